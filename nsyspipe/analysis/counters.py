@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from nsyspipe.analysis.intervals import IntervalSet, counts_up_to, is_sorted
+from nsyspipe.analysis.intervals import IntervalSet, counts_up_to
 from nsyspipe.model.table import Float64, Int64
 
 # A longer time between two samples, in median periods, is a gap. The sample before the gap holds
@@ -50,7 +50,8 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
         Of several values at one time the largest counts.
         """
-        if not is_sorted(times):
+        is_each_time_later = bool((times[1:] > times[:-1]).all())
+        if not is_each_time_later:
             order = np.lexsort((values, times))
             return cls(times[order], values[order])
         return cls(times, values)

@@ -158,10 +158,11 @@ def _user_error(error: Exception) -> NsyspipeError | None:
 def _option_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
     """Return the error for an option that its command does not have, or that lacks a value."""
     name = error.option_name
-    # By the name of each command that has the option.
+    # One for each command that has the option, by the name of the command.
     parameters = _parameters_named(name)
-    is_unknown = hasattr(error, "possibilities")  # Only Typer's error for an unknown option has it.
-    if not is_unknown:
+    # Typer's error for an unknown option has suggestions, and the one for a missing value has none.
+    is_value_missing = not hasattr(error, "possibilities")
+    if is_value_missing:
         # The word that stands for the value in the help, such as FILE.
         metavars = [parameter.metavar for parameter in parameters.values()]
         metavar = next(filter(None, metavars), "")
@@ -198,7 +199,7 @@ def _usage_error(error: Any) -> OptionError:  # noqa: ANN401 - of Typer or Click
     The fix is the command that was probably meant, or else how the command is used.
     """
     message = error.format_message().rstrip(".?")
-    # What stands after the words, if they do: suggested commands in quotes.
+    # The message may end in these words and a suggested command in quotes.
     problem, *suggestions = message.split(" Did you mean ")
     if suggestions:
         command_name = suggestions[-1].replace("'", "")

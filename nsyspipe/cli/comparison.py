@@ -36,6 +36,11 @@ _SORT = (
     "Sort by this metric, the best run first: step_time, throughput, speedup, exposed_comm_share, "
     "... [default: as given]"
 )
+# The fix if the arguments are not one per side.
+_HOW_TO_NAME_SIDES = (
+    'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several '
+    "captures of one side"
+)
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,15 @@ class GateOptions(RuleOptions):
             from nsyspipe.model.figures import METRICS
 
             better_of_metric = {name: METRICS[name].better for name in settings.metrics}
-            # What the error names: by default, the option --fail-on.
-            option_and_fix: tuple[str, ...] = ()
-            is_gate_of_file = not fail_on
-            if is_gate_of_file:
+            if fail_on:
+                gate_rules.check_can_fail(settings.fail_on, better_of_metric)
+            else:
+                # The gate is that of the file, so the error names the setting of the file.
+                setting = f"{settings.path}: fail-on"
                 fix = f'fail-on = "{gate_rules.ANY_CHANGE}"'
-                option_and_fix = (f"{settings.path}: fail-on", fix)
-            gate_rules.check_can_fail(settings.fail_on, better_of_metric, *option_and_fix)
+                gate_rules.check_can_fail(
+                    settings.fail_on, better_of_metric, option=setting, fix=fix
+                )
         return settings
 
 
@@ -198,8 +205,8 @@ def diff(
     gate = difference.gate
     if gate is not None:
         is_passed = bool(gate)
-        # A gate that passes is no news for a user who wants none.
-        if not (is_passed and running.quiet):
+        # A quiet command only says that a gate has failed.
+        if not is_passed or not running.quiet:
             typer.echo(printable(gate_line(gate)), err=True)
         if not is_passed:
             raise typer.Exit(gate.exit_code)
@@ -226,39 +233,34 @@ def _names_in_only_place(named: Sequence[NamedRuns]) -> tuple[list[str], list[st
 
 
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
-    """Return the two sides of a difference. Raise an OptionError for another number of runs.
-
-    The fix of the error depends on what the user named: several runs, one run, or one place with
-    several runs.
-    """
+    """Return the two sides of a difference. Raise an OptionError for another number of runs."""
     if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
-    place = named[0].places[0]
-    found_names = [run.label or run.places[0] for run in named]
-    fix = (
-        'quote globs ("before_*.sqlite" "after_*.sqlite"), and use the same LABEL= for several '
-        "captures of one side"
-    )
-    problem = f"takes exactly two runs, but got {len(named)}"
-    if len(named) == 1:
-        problem = "takes exactly two runs, but the candidate is missing"
-        n_captures = len(named[0].places)
-        has_several_captures = n_captures > 1
-        how = "each with its own label" if has_several_captures else fix
-        fix = f"nsyspipe diff BASELINE CANDIDATE, {how}"
     runs, labels = _names_in_only_place(named)
     if len(runs) > 1:
-        problem = f"takes exactly two runs, but {place} has {len(runs)}"
-        found_names = runs
-        fix = f"nsyspipe diff {runs[0]} {runs[1]}"
-        # A run that cannot be read has no label.
-        has_two_labels = len(labels) == 2 and all(labels)  # noqa: PLR2004 - the sides
-        if has_two_labels:
-            found_names = labels
-            label = shlex.quote(labels[0])
-            fix = f"nsyspipe diff --against {label} {shlex.quote(place)}"
-    shown_names = few(found_names, 4)
-    raise OptionError("diff", problem, found=shown_names, fix=fix)
+        raise _several_runs_error(named[0].places[0], runs, labels)
+    if len(named) == 1:
+        problem = "takes exactly two runs, but the candidate is missing"
+        has_several_captures = len(named[0].places) > 1
+        how = "each with its own label" if has_several_captures else _HOW_TO_NAME_SIDES
+        fix = f"nsyspipe diff BASELINE CANDIDATE, {how}"
+    else:
+        problem = f"takes exactly two runs, but got {len(named)}"
+        fix = _HOW_TO_NAME_SIDES
+    names = [run.label or run.places[0] for run in named]
+    raise OptionError("diff", problem, found=few(names, 4), fix=fix)
+
+
+def _several_runs_error(place: str, runs: Sequence[str], labels: Sequence[str]) -> OptionError:
+    """Return the error of a difference for which the user named one place with several runs."""
+    problem = f"takes exactly two runs, but {place} has {len(runs)}"
+    # A run that cannot be read has no label.
+    has_two_labels = len(labels) == 2 and all(labels)  # noqa: PLR2004 - the sides
+    if has_two_labels:
+        fix = f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
+        return OptionError("diff", problem, found=few(labels, 4), fix=fix)
+    fix = f"nsyspipe diff {runs[0]} {runs[1]}"
+    return OptionError("diff", problem, found=few(runs, 4), fix=fix)
 
 
 def _check_is_not_a_place_of_several_runs(named: Sequence[NamedRuns]) -> None:

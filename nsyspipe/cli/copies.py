@@ -83,11 +83,10 @@ def convert(
 
     refuse_saved_runs(reports)
     sources = find_captures(reports)
-    nsys: Nsys | str | None = export.nsys
     # On a cluster, the workers look for the program on their own machines.
-    if export.nsys is not None and not running.cluster:
-        nsys = find(export.nsys)
-    # `elsewhere` is None if this machine makes the exports.
+    is_found_later = export.nsys is None or running.cluster
+    nsys: Nsys | str | None = export.nsys if is_found_later else find(str(export.nsys))
+    # `elsewhere` has the workers of a cluster. It is None if this machine makes the exports.
     with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         on_progress = stage("exporting reports")
         outcomes = attempt_exports(

@@ -58,7 +58,7 @@ def doctor(
     else:
         answer = _answer_of_reports(reports, logs, reading, running)
     formats = doctor_formats(answer.blocks, answer.document)
-    # A file does not tell what it is about, so none is replaced without --force.
+    # No file has this identity, so no file is replaced without --force.
     identity = object()
     outputs.answer(formats, answer.blocks, answer.inputs, identity, quiet=running.quiet)
 

@@ -65,7 +65,7 @@ def explain(
         document = shown.explanation_document(explanation)
         blocks = list(shown.explanation_blocks(explanation))
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
-    # A file does not tell what it explains, so none is replaced without --force.
+    # No file has this identity, so no file is replaced without --force.
     identity = object()
     outputs.answer(formats, blocks, [], identity)
 
@@ -82,10 +82,11 @@ def _explanation_of(topic: str) -> Any:  # noqa: ANN401
     if explanation is not None:
         return explanation
     similar_ids = subjects.similar_ids(topic)
-    similar_text = None
-    fix = "nsyspipe explain, which lists all IDs"
     if similar_ids:
         similar_text = ", ".join(similar_ids)
         fix = f"nsyspipe explain {similar_ids[0]}"
+    else:
+        similar_text = None
+        fix = "nsyspipe explain, which lists all IDs"
     subject = f"nsyspipe explain {topic!r}"
     raise OptionError(subject, "there is no such ID", found=similar_text, fix=fix)

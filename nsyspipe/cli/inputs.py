@@ -105,17 +105,17 @@ def _meant_run(place: str) -> str | None:
     """
     if os.path.lexists(place) or glob.has_magic(place):
         return None
-    before_colon, colon, name = place.rpartition(":")
-    has_colon = bool(colon)
-    store = Path(before_colon)
-    if not has_colon:
-        store = Path(place).parent
-        name = Path(place).name
+    before_colon, colon, after_colon = place.rpartition(":")
     # Without a store that can be read, no run is meant.
     with contextlib.suppress(OSError, NsyspipeError):
-        if has_colon:
-            store_name = nearest_name(store.name, _names_of_stores(store.parent))
-            store = store.with_name(store_name or store.name)
+        if colon:
+            given_store = Path(before_colon)
+            store_name = nearest_name(given_store.name, _names_of_stores(given_store.parent))
+            store = given_store.with_name(store_name or given_store.name)
+            name = after_colon
+        else:
+            store = Path(place).parent
+            name = Path(place).name
         label_of_run_id = labels_by_time(store)
         names = {*label_of_run_id, *label_of_run_id.values()}
         if name and name in names:
@@ -143,16 +143,9 @@ def opened_run(
     labels, places = zip(*labelled_places, strict=True)
     options = reading.chosen("label", "run_id", "topology", *WORK_OPTIONS)
     options["label"] = _label_of_run(arguments, labels, options["label"])
-    options["nccl_log"] = reading.nccl_log or []
-    options["reports"] = places
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        first_place = Path(places[0])
         has_saved_run = any(map(is_saved, map(Path, places)))
-        if labels[0] and len(places) == 1 and has_saved_run:
-            # The run gets the label of the argument, whatever label it was saved with.
-            store, run_id = find_saved(first_place, reading.run_id)
-            options["reports"] = place_of(store, run_id)
-        elif not has_saved_run:
+        if not has_saved_run:
             reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
             paths, ranks = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
@@ -161,7 +154,14 @@ def opened_run(
             executor = running.executor(paths)
             options["executor"] = processes.enter_context(executor)
             options["on_progress"] = stage("reading reports")
-        # A saved run without LABEL=, or several, are opened or refused by `load`.
+        else:
+            options["nccl_log"] = reading.nccl_log or []
+            # `load` opens a saved run, and refuses several.
+            options["reports"] = places
+            if labels[0] and len(places) == 1:
+                # The run gets the label of the argument, whatever label it was saved with.
+                store, run_id = find_saved(Path(places[0]), reading.run_id)
+                options["reports"] = place_of(store, run_id)
         # Heavy, so it is imported while the workers do the same.
         from nsyspipe.api import load
 
@@ -225,8 +225,8 @@ def parse_runs(
     separator. A glob that matches only saved runs stands for each of these runs. If the command
     takes any number of runs, a store stands for each of its runs.
 
-    Raise an OptionError if arguments are ranks of one run. They often are if the user did not quote
-    a glob, and the shell expanded it. `start` is the start of the command in the fix.
+    Raise an OptionError if arguments are ranks of one run, as they are if the shell has expanded a
+    glob without quotes. `start` is the start of the command in the fix.
     """
     # Arguments of one label share a group, whose key is the label. Any other run is a group of its
     # own, whose key is the number of the argument and the place of the run.
@@ -259,6 +259,7 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
     `place` is the store. A candidate is a RUN argument, or another label of the store. Without
     candidates, the second side is the only other label of the store.
     """
+    # One side, or both if the candidate is a label, too.
     compared_runs = runs_by_label(place, label, candidates)
     sides = []
     for name, (places, incomplete_run_ids) in compared_runs.items():
@@ -268,8 +269,8 @@ def labelled_runs(label: str, place: str, *candidates: str) -> list[NamedRuns]:
             left_out = [f"{store}:{run_id}" for run_id in incomplete_run_ids]
             words = listed(left_out, 4)
             typer.echo(f"Left out, as {name} has runs of all ranks: {words}.", err=True)
-    # Both sides are labels of the store.
-    if len(sides) > 1:
+    are_both_labels = len(sides) > 1
+    if are_both_labels:
         return sides
     command = shlex.join(["nsyspipe", "diff", "--against", label, place])
     further_sides = parse_runs(candidates, start=f"{command} ")
@@ -316,17 +317,18 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
-    """Return the saved runs that one place stands for: a glob, or a store with several runs.
+    """Return the saved runs that one place stands for, if it does not stand for itself alone.
 
-    A store stands for its runs only if the command takes any number of runs. The result is empty if
-    the place stands only for itself.
+    A glob stands for its matches if all are saved runs. A store with several runs stands for these
+    if the command takes any number of runs. The result is empty for any other place.
     """
     if is_any_number:
         run_ids = [*labels_by_time(Path(place))]
         if len(run_ids) > 1:
             return [place_of(place, run_id) for run_id in run_ids]
-    is_glob = glob.has_magic(place)
-    if os.path.lexists(place) or not is_glob:
+    # An existing path may look like a glob.
+    is_glob = glob.has_magic(place) and not os.path.lexists(place)
+    if not is_glob:
         return []
     # The glob may be absolute, which pathlib cannot match.
     places = sorted(glob.glob(place))  # noqa: PTH207
@@ -400,17 +402,20 @@ def _label_runs(
     reading: SeveralRunsOptions,
     saved: Mapping[str, tuple[Path, str]],
 ) -> _Labels:
-    """Return each run with its label: that of its argument, of its store, or of its file names.
+    """Return each run with the label by which options can name the run.
 
-    A run without a label in its argument has label ``""`` if no option has a label, because nobody
-    needs the label then.
+    That is the label of its argument, or else of its store or its file names. These take time to
+    find. So if no option has a label, a run without one in its argument has ``""``.
     """
     are_labels_needed = _has_option_with_label(reading)
     labels = []
     for run in named:
-        label = run.label or ""
-        if are_labels_needed and not label:
+        if run.label:
+            label = run.label
+        elif are_labels_needed:
             label = _label_of_place(run.places[0], saved)
+        else:
+            label = ""
         labels.append((run, label))
     return labels
 
@@ -488,17 +493,18 @@ class _RunOpener:
 
         paths, ranks = self.reports[named, place]
         about_runs = self.about_runs
+        # The label by which options name the run. The run itself may have no label.
         label = dict(about_runs.labels)[named]
-        topologies_of_run = about_runs.topologies.get(label, [])
-        topologies_of_all = about_runs.topologies.get(None, [])
         options = dict(self.options)
-        # What has the label of the run comes last, to win over what holds for all runs.
+        # What is about all runs has label None. What is about this run comes later and replaces it.
         options |= about_runs.works.get(None, {})
         options |= about_runs.works.get(label, {})
         options["ranks"] = ranks
         options["label"] = named.label
         options["nccl_log"] = [*about_runs.logs.get(None, []), *about_runs.logs.get(label, [])]
-        # The first one, if there is any.
+        topologies_of_run = about_runs.topologies.get(label, [])
+        topologies_of_all = about_runs.topologies.get(None, [])
+        # The first one is used, if there is any.
         options["topology"] = next(iter([*topologies_of_run, *topologies_of_all]), None)
         name = named.label or place
         options["on_progress"] = self.stage(f"reading {name}")

@@ -219,7 +219,7 @@ class Outputs:
 
     def check(self) -> None:
         """Raise an error for an output that cannot be written, before any work is done."""
-        from nsyspipe.report.files import check_directory
+        from nsyspipe.report.files import check_place_for_file
 
         if self.open and self.html is None:
             raise OptionError("--open", "needs an output file", fix="--html FILE --open")
@@ -227,7 +227,7 @@ class Outputs:
         if self.out is not None:
             outputs = {"out": self.out, **outputs}
         options_of_command = [declared.name for declared in declared_options(self)]
-        # By the file that is written, whatever links lead to it. Two outputs need two files.
+        # Two outputs need two files, with all links resolved.
         option_of_target: dict[str, str] = {}
         for name, value in outputs.items():
             _check_printable(name, value)
@@ -240,10 +240,11 @@ class Outputs:
                 options = f"{first_option} and --{name}"
                 problem = f"both write to {value}"
                 raise OptionError(options, problem, fix="use a different file for each")
+            # The store of --out is a directory, which is made.
             is_file = not is_printed and name != "out"
             if is_file and not self._makes_directory_of(value):
                 suffix = FORMATS[name].suffixes[0]
-                check_directory(value, f"run{suffix}")
+                check_place_for_file(value, f"run{suffix}")
 
     def _makes_directory_of(self, file: str) -> bool:
         """Tell whether a file goes to the directory of the run store, which is made before it."""
@@ -340,10 +341,11 @@ class ScoreboardOutputs(ComparisonOutputs):
     csv: str | None = option("Write the table as CSV. - prints only the CSV.", "FILE|-")
 
 
-def _replacing(run: Run, store: Path) -> str:
-    """Return in words which run is saved, how many ranks it has, and which run it replaces.
+def _words_of_saved_run(run: Run, store: Path) -> str:
+    """Return in words which run is saved, and whether it replaces a run.
 
-    The ranks are left out if all are read, and the replaced run if it is of the same reports.
+    If not all ranks were read, their number is added. If the replaced run is of other reports,
+    these are added.
     """
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
@@ -353,6 +355,7 @@ def _replacing(run: Run, store: Path) -> str:
     if "ranks-not-read" in run.problems["code"].to_pylist():
         size = f"{header.n_ranks} of {header.n_job_ranks} ranks"
         name = f"{store}:{header.label}"
+        # "It" is the run that is saved. The name of a label means its latest run.
         missing_ranks = f", {size}: {name} means it until a later capture is saved"
     if not has_run(store, header.run_id):
         return f"run {header.run_id}{missing_ranks}"
@@ -424,6 +427,7 @@ class AnalysisOutputs(Outputs):
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write all outputs, with `top` rows in the tables of costs. What is printed comes last."""
         settings = {name: self._settings(name, top) for name in self._named}
+        # Without steps, step 0 stands for both ends.
         step_numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps_of_trace(min(step_numbers), max(step_numbers))
         run_id = run.header.run_id
@@ -480,6 +484,7 @@ class AnalysisOutputs(Outputs):
         ranks = chosen or traced_ranks(run)
         # This raises the error for operations that cannot be read.
         _ = run.operations(steps, ranks)
+        # Each of these functions returns a hint, or None if there is nothing to say.
         hints = []
         if not chosen:
             hints.append(left_out(run))
@@ -495,7 +500,8 @@ class AnalysisOutputs(Outputs):
         from nsyspipe.store.write import save
 
         path = Path(store)
-        run_text = _replacing(run, path)
+        # Before the run is saved, because then nothing is left of a run that it replaces.
+        run_text = _words_of_saved_run(run, path)
         store_text = store.rstrip("/")
         on_progress = stage("saving the run")
         save(run, path, events=self.events, force=self.force, on_progress=on_progress)
@@ -510,7 +516,8 @@ class AnalysisOutputs(Outputs):
     def _steps_of_trace(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
         """Return the first and the last step of the trace; None for all steps.
 
-        `lowest` and `highest` are those of the run. They stand for an end that the user left out.
+        `lowest` and `highest` are the first and last step of the run, which replace an end that the
+        user left out. Without them, only the error for a text that is no range is of use.
         """
         if self.perfetto_steps is None:
             return None
@@ -525,7 +532,7 @@ class AnalysisOutputs(Outputs):
             argument = f"{_PERFETTO_STEPS} {self.perfetto_steps}"
             fix = f"{_PERFETTO_STEPS} {last}:{first}"
             raise OptionError(argument, "ends before it starts", fix=fix)
-        # With one end, the range may lie outside of the run. Then it is the step of that end.
+        # "9:" in a run that ends with step 7 is step 9, and no range that ends before it starts.
         return first, max(first, last)
 
 
@@ -539,7 +546,7 @@ def _ends_of_steps(text: str) -> re.Match[str]:
     if ends is None or not (ends["first"] or ends["last"]):
         fix = f"{_PERFETTO_STEPS} 3:5"
         raise OptionError(f"{_PERFETTO_STEPS} {text!r}", problem, fix=fix)
-    # In "14-15", the pattern takes "-15" for the last step.
+    # The pattern allows negative steps, so it takes "14-15" for "14" and "-15". A colon is meant.
     if ends["last"] and not ends["colon"]:
         last = ends["last"].removeprefix("-")
         fix = f"{_PERFETTO_STEPS} {ends['first']}:{last}"

@@ -54,9 +54,9 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
         skill_files.check_installation(files, directory, force=outputs.force)
     document = skill_files.skill_document(files)
     formats = {"json": Format(partial(dumps, document, max_characters=None), lambda _: None)}
-    # A file does not tell what it is about, so none is replaced without --force.
+    # No file has this identity, so no file is replaced without --force.
     identity = object()
-    # Quiet, because below the skill itself is the text.
+    # This writes or prints the JSON. It prints no text, because the skill is the text, see below.
     outputs.answer(formats, [], [], identity, quiet=True)
     if directory is not None:
         installed = skill_files.install(files, directory, force=outputs.force)

@@ -14,7 +14,7 @@ _BETWEEN_COMMANDS = "|"
 # The name of words that belong to no option.
 _NO_OPTION = ""
 
-# The distinct values of each argument, in their order.
+# By name of argument: its distinct values in their order, as the keys of a dict.
 Arguments = dict[str, dict[str, None]]
 
 
@@ -32,8 +32,8 @@ class ChangedArgument(Struct, frozen=True):
 def changed_arguments(before: str, after: str) -> list[ChangedArgument]:
     """Return which arguments of two commands differ, in their order; none if only the order does.
 
-    A side may be several commands with ``|`` between them. An argument has all values then that it
-    has in these commands.
+    A side may be several commands with ``|`` between them. The values of an argument are then those
+    of all these commands.
     """
     old = _arguments(before)
     new = _arguments(after)
@@ -66,7 +66,10 @@ def hidden_arguments(command: str, hidden: str) -> list[str]:
 
 
 def _arguments(command: str) -> Arguments:
-    """Return the arguments of a command, or the command as one word if it cannot be split."""
+    """Return the values of each argument of a command, as the keys of a dict.
+
+    A command that cannot be split is a single word.
+    """
     try:
         words = shlex.split(command)
     except ValueError:
@@ -85,7 +88,12 @@ class _OpenOption(Struct):
 
 
 def _named_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield arguments and their values, an option when its last value was read."""
+    """Yield the arguments of commands with their values.
+
+    An option without = has the words after it as values, up to the next option or the end of the
+    command. It is yielded after its last value was read. Words before any option are yielded one by
+    one, as values of `_NO_OPTION`.
+    """
     option: _OpenOption | None = None
     for word in words:
         ends_option = word == _BETWEEN_COMMANDS or _is_option(word)
@@ -95,7 +103,7 @@ def _named_values(words: Iterable[str]) -> Iterator[tuple[str, str]]:
         name, equals_sign, value = word.partition("=")
         if word == _BETWEEN_COMMANDS:
             continue
-        # Hydra has its settings without hyphens. No word after NAME=VALUE belongs to an option.
+        # NAME=VALUE is a whole argument, also without hyphens as in Hydra.
         if equals_sign and name:
             yield name, value
         elif _is_option(word):

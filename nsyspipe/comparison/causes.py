@@ -228,10 +228,10 @@ def _possible_causes(
 def _bandwidth_change(
     difference: DifferenceTables, largest: PartDelta, possible_changes: Sequence[_ChangedFact]
 ) -> Change | None:
-    """Return the change of the bus bandwidth, if it goes with that of exposed communication.
+    """Return the change of the bus bandwidth, if it may explain the change of the largest part.
 
-    The bandwidth may be one of the possible changes. If these are empty, it is returned too if its
-    verdict is that of the step time. None otherwise.
+    The bandwidth may be one of the possible changes. Otherwise it counts only for exposed
+    communication without any possible change, and only if its verdict is that of the step time.
     """
     for fact in possible_changes:
         if fact.what == BANDWIDTH:
@@ -390,9 +390,9 @@ def _may_number_cause(fact: _ChangedFact, delta: float, part: PartDelta) -> bool
 def _may_variable_cause(fact: _ChangedFact, part: PartDelta) -> bool:
     """Tell whether an environment variable may be the cause of the change of a part.
 
-    A variable that is not among `SETTINGS` may only act on communication, by its name. A setting
-    has to act on the part. If a side has a value of the setting that is known to cost time, it has
-    to be the slower side alone. If values are hidden, this cannot be told, and is not asked.
+    A variable that is not among `SETTINGS` may only act on communication, as its name says. A
+    setting has to act on the part. If a value of the setting is known to cost time, the slower side
+    has to have such a value, and the other side must not. Hidden values may always be the cause.
     """
     setting = SETTINGS.get(fact.name)
     if setting is None:
@@ -403,8 +403,8 @@ def _may_variable_cause(fact: _ChangedFact, part: PartDelta) -> bool:
         return False
     has_hidden_values = fact.what != fact.name
     values = (fact.baseline, fact.candidate)
-    is_costly_on_a_side = any(is_costly(fact.name, value) for value in values)
-    if has_hidden_values or not is_costly_on_a_side:
+    has_costly_value = any(is_costly(fact.name, value) for value in values)
+    if has_hidden_values or not has_costly_value:
         return True
     return _explains(fact, part.delta_ns)
 
@@ -468,10 +468,10 @@ def _causes_among_times(difference: DifferenceTables, part: PartDelta) -> list[_
 def _times_behind_part(
     difference: DifferenceTables, part: PartDelta
 ) -> dict[str, tuple[float, float]]:
-    """Return the times that a part consists of, or depends on, by name, of both sides, ns.
+    """Return the times that a part consists of, or depends on, by name: of both sides, ns.
 
-    If a setting explains the change of idle time, there are none for the part idle. There are none
-    either for communication and copies.
+    Only compute and idle time have such times. If a setting explains the change of idle time, its
+    times are left out.
     """
     if part.part == "idle":
         possible_changes = _possible_changes(difference, part)
@@ -499,14 +499,18 @@ def _times_of_compute(difference: DifferenceTables) -> dict[str, tuple[float, fl
     one_sided_ns = _sums_of_sides(one_sided_kernels, "ns_per_step")
     times = {"kernels that only one side runs": one_sided_ns}
     hidden_comm_ns = difference.hidden_comm_ns
-    # Communication that runs at the same time takes its share of the GPU.
+    # Communication that runs at the same time takes its share of the GPU, so compute takes longer.
     if hidden_comm_ns is not None:
         times["overlapped communication"] = hidden_comm_ns
     return times
 
 
 def _causes_among_kernels(difference: DifferenceTables, part: PartDelta) -> list[_PossibleCause]:
-    """Return the number of kernels that both sides run, if it changed with the time of compute."""
+    """Return the number of kernels that both sides run, if it may be the cause of more compute.
+
+    More kernels may be the cause of a longer part compute, and fewer kernels of a shorter one. Such
+    a change has to be large enough (`_is_marked`). The result is empty for any other part.
+    """
     if part.part != "compute":
         return []
     kernels = _computing_kernels(difference)
@@ -577,15 +581,17 @@ def _idle_cause_deltas(difference: DifferenceTables) -> Iterator[PartDelta]:
 def _parts_changed_alike(largest: PartDelta, whole_parts: Sequence[PartDelta]) -> list[PartDelta]:
     """Return the other parts that changed the same way as the largest, at least half as much.
 
-    The largest change may be that of a cause of idle time. Then the idle part is left out, because
-    it contains this cause. The part with the largest change comes first.
+    If the largest is a cause of idle time, the idle part is left out, because it contains this
+    cause. The part with the largest change comes first.
     """
     alike = []
     for whole_part in whole_parts:
-        contains_largest = largest.is_of_idle_time and whole_part.is_of_idle_time
+        is_largest = whole_part.part == largest.part
+        contains_largest = whole_part.is_of_idle_time and largest.is_of_idle_time
+        if is_largest or contains_largest:
+            continue
         # Below 0 if the part changed the other way.
         share_of_largest = whole_part.delta_ns / largest.delta_ns
-        is_other_part = whole_part.part != largest.part and not contains_largest
-        if is_other_part and share_of_largest >= MIN_SHARE_OF_LARGEST_CHANGE:
+        if share_of_largest >= MIN_SHARE_OF_LARGEST_CHANGE:
             alike.append(whole_part)
     return sorted(alike, key=lambda part: abs(part.delta_ns), reverse=True)

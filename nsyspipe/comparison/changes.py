@@ -204,19 +204,22 @@ def _round_idle_causes(
     known_on_both = _without_none(before).keys() & _without_none(after).keys()
     names_on_both = [name for name in _KNOWN_CAUSES if name in known_on_both]
     causes_of_sides = []
-    for means, parts in zip(means_of_sides, parts_of_sides, strict=True):
-        causes = _round_causes_of_side(means, parts, names_on_both)
+    for means, rounded_parts in zip(means_of_sides, parts_of_sides, strict=True):
+        causes = _round_causes_of_side(means, rounded_parts, names_on_both)
         causes_of_sides.append(unknown | causes)
     return causes_of_sides
 
 
-def _round_causes_of_side(means: Means, parts: Means, names_on_both: Sequence[str]) -> Means:
-    """Return the rounded causes that both sides recorded, and all others as one.
+def _round_causes_of_side(
+    means: Means, rounded_parts: Means, names_on_both: Sequence[str]
+) -> Means:
+    """Return the rounded causes of idle time of a side, which sum to its rounded idle part.
 
-    They sum to the rounded part idle. Empty if this is not known.
+    `names_on_both` are the causes that both sides recorded. All other causes are one. `means` has
+    the exact parts and causes. The result is empty if the side has no idle part.
     """
     idle = means["idle"]
-    rounded_idle = parts["idle"]
+    rounded_idle = rounded_parts["idle"]
     if idle is None or rounded_idle is None:
         return {}
     causes = {name: means[name] or Fraction(0) for name in names_on_both}
@@ -322,7 +325,11 @@ class StepTable(Struct, frozen=True, dict=True):
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
-        """Return for each side the tables of its captures, which are compared with each other."""
+        """Return for each side the tables of its captures.
+
+        Captures of all sides are compared with each other. What not all of them recorded alike
+        counts as null, see `hides_idle` and `outdated_columns`.
+        """
         runs = [run for side in sides for run in side]
         runs_with_graphs = [run for run in runs if has_whole_graphs(run)]
         have_only_some_graphs = 0 < len(runs_with_graphs) < len(runs)
@@ -340,10 +347,10 @@ class StepTable(Struct, frozen=True, dict=True):
     def rows(self) -> pa.Table:
         """`schema.STEPS` of the summary steps, by rank and in order of time.
 
-        Numbers of steps need not ascend with time.
+        Numbers of steps need not ascend with time, so the starts decide.
         """
-        rows = self.run.breakdown()
-        rows = rows.sort_by(
+        breakdown = self.run.breakdown()
+        rows = breakdown.sort_by(
             [("rank", "ascending"), ("start_ns", "ascending"), ("step", "ascending")]
         )
         return rows.combine_chunks()
@@ -425,7 +432,8 @@ class StepTable(Struct, frozen=True, dict=True):
         """Transfer time, message bytes and bus bytes of each step, in the order of steps.
 
         They are sums over the matched collectives of the summary steps. A sum is None without such
-        collectives, or if the column is null for one of them.
+        collectives, if the column is null for one of them, or if the column counts as null
+        (`outdated_columns`).
         """
         collectives = self.run.collectives()
         # Only matched collectives have a transfer time.
@@ -501,7 +509,7 @@ def kernel_changes(
         return KERNEL_CHANGES.empty()
     costs_before = _kernel_costs(baseline)
     costs_after = _kernel_costs(candidate)
-    max_same_ns = little_ns(captures)
+    max_same_ns = negligible_kernel_change_ns(captures)
     rows = []
     for key in {*costs_before, *costs_after}:
         before = costs_before.get(key)
@@ -538,7 +546,11 @@ def _has_kernel_times(capture: StepTable) -> bool:
 def _status_of_kernel(
     before: KernelCost | None, after: KernelCost | None, min_effect: float, max_same_ns: float
 ) -> str:
-    """Return the status of a kernel of `KERNEL_CHANGES`; None for a side without the kernel."""
+    """Return the status of a kernel in `KERNEL_CHANGES`.
+
+    A side that does not run the kernel has None as cost. The kernel is the same if its time changed
+    by at most the share `min_effect` of the shorter time, and by at most `max_same_ns`.
+    """
     if before is None:
         return "appeared"
     if after is None:
@@ -567,8 +579,8 @@ def _columns_of_side(side: str, cost: KernelCost) -> dict[str, float | None]:
     }
 
 
-def little_ns(captures: Iterable[StepTable]) -> float:
-    """Return up to which change a kernel is not worth a line, ns per rank and step.
+def negligible_kernel_change_ns(captures: Iterable[StepTable]) -> float:
+    """Return the largest change of a kernel's time that is not worth a line, ns per rank and step.
 
     It is a share of the shortest mean step time of a capture; 0 if no capture has steps.
     """
@@ -581,10 +593,10 @@ def little_ns(captures: Iterable[StepTable]) -> float:
     return MIN_KERNEL_CHANGE_SHARE_OF_STEP * min(mean_step_times_ns, default=0.0)
 
 
-def top_kernels(kernels: pa.Table, little_ns: float) -> pa.Table:
+def top_kernels(kernels: pa.Table, negligible_ns: float) -> pa.Table:
     """Return the first ten of `KERNEL_CHANGES` that are worth a line, the largest change first."""
     changes_ns = pc.abs(kernels["delta_ns_per_step"])
-    is_worth_line = pc.greater(changes_ns, little_ns)
+    is_worth_line = pc.greater(changes_ns, negligible_ns)
     return kernels.filter(is_worth_line).slice(0, _MAX_TOP_KERNELS)
 
 
@@ -596,7 +608,8 @@ def _kernel_costs(side: Sequence[StepTable]) -> dict[KernelKey, KernelCost]:
     costs: dict[KernelKey, KernelCost] = {}
     for capture in side:
         n_rank_steps = len(capture.ranks) * capture.n_steps
-        # Of the mean per rank and step, each capture adds its share to the mean over captures.
+        # A capture's mean is over ranks and steps. The mean over captures is the sum of these means
+        # over the number of captures.
         divisor = n_rank_steps * len(side)
         kernels = capture.run.kernels()
         by_key = kernels.group_by(["phase", "name"], use_threads=False)

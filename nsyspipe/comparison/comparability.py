@@ -171,7 +171,11 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
 def _check(
     name: str, what: str, words_of_sides: Sequence[str], *, blocks: bool = False, advice: str = ""
 ) -> Check:
-    """Return a check with the words of both sides in one sentence, and the advice after it."""
+    """Return a check with the words of both sides in one sentence, and the advice after it.
+
+    `name` is the stable name of the check. The sentence begins with `what`: "WHAT: baseline WORDS,
+    candidate WORDS".
+    """
     before, after = words_of_sides
     message = f"{what}: baseline {before}, candidate {after}{advice}"
     return Check(name, blocks, before, after, message)
@@ -179,27 +183,28 @@ def _check(
 
 def _compare_words(
     sides: Sides,
-    name: str,
-    what: str,
     word_of: Callable[[Run], str],
     *,
+    name: str,
+    what: str,
     blocks: bool = False,
     unknown_word: str | None = None,
     fine_word: str | None = None,
     advice: str = "",
 ) -> Iterator[Check]:
-    """Yield a check if a word differs between captures, of one side or of both.
+    """Yield a check if not all captures of both sides have the same word.
 
-    If there is a fine word, a check is yielded too if all captures have the same other word. No
-    check is yielded if a capture has the unknown word, because then nothing can be compared.
+    If a capture has the unknown word, no check is yielded, because nothing can be compared. If
+    there is a fine word, a check is also yielded if all captures have the same word, but another
+    one than the fine word. For `name`, `what` and `advice`, see `_check`.
     """
     # Distinct words of each side, in the order of its captures.
     words_of_sides = [list(dict.fromkeys(map(word_of, side.runs))) for side in sides]
     distinct_words = {*chain.from_iterable(words_of_sides)}
     if unknown_word in distinct_words:
         return
-    are_fine = fine_word is None or distinct_words == {fine_word}
-    if len(distinct_words) > 1 or not are_fine:
+    is_same_word_fine = fine_word is None or distinct_words == {fine_word}
+    if len(distinct_words) > 1 or not is_same_word_fine:
         texts = [" | ".join(words) for words in words_of_sides]
         yield _check(name, what, texts, blocks=blocks, advice=advice)
 
@@ -307,7 +312,7 @@ def _find_unlikeness(runs: Sequence[Run]) -> _Unlikeness | None:
     summaries = [run.summary().to_pylist()[0] for run in runs]
     summaries.sort(key=lambda summary: summary["step_time_ns"] or 0.0)
     step_times = [summary["step_time_ns"] for summary in summaries]
-    # Without any step time, two equal ones stand for them.
+    # If no step time is known, a single one stands for all, so that they do not differ.
     known_ns = [ns for ns in step_times if ns] or [1.0]
     shortest_ns = known_ns[0]
     longest_ns = known_ns[-1]
@@ -354,17 +359,17 @@ def _different_collectives(runs: Sequence[Run]) -> Iterator[str]:
         return
     n_of_sorts_by_capture = zip(*n_per_step_by_sort.values(), strict=True)
     most_of_a_capture = max(map(sum, n_of_sorts_by_capture))
-    # Of each sort, all captures have at least as many as the capture with fewest.
+    # Of a sort, the captures have in common as many as the capture with fewest of them has.
     n_common = sum(map(min, n_per_step_by_sort.values()))
     if most_of_a_capture > MAX_RATIO_OF_AMOUNTS * n_common:
         yield f"only some have {listed(sorts_of_some)}"
 
 
 def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Return for each sort of collective how many of it the captures have per step.
+    """Return how many collectives of each sort the captures have per step, by sort.
 
-    The numbers of each sort are in the order of those captures that have steps. A sort is the name
-    of a collective, with its datatype if all captures recorded all datatypes.
+    A sort has a number for each capture with steps, in the order of the captures. A sort is the
+    name of a collective, with its datatype if all captures recorded all datatypes.
     """
     datatypes = [run.collectives()["datatype"] for run in runs]
     are_datatypes_known = not any(column.null_count for column in datatypes)
@@ -372,11 +377,11 @@ def _collectives_of_captures(runs: Sequence[Run]) -> dict[str, list[float]]:
     if are_datatypes_known:
         columns.append("datatype")
     runs_with_steps = [run for run in runs if n_steps(run)]
-    n_by_sort_of_runs = [collectives_per_step(run, columns) for run in runs_with_steps]
-    n_of_runs_by_sort = {}
-    for sort in sorted({*chain.from_iterable(n_by_sort_of_runs)}):
-        n_of_runs_by_sort[sort] = [n_by_sort.get(sort, 0.0) for n_by_sort in n_by_sort_of_runs]
-    return n_of_runs_by_sort
+    numbers_of_captures = [collectives_per_step(run, columns) for run in runs_with_steps]
+    numbers_by_sort = {}
+    for sort in sorted({*chain.from_iterable(numbers_of_captures)}):
+        numbers_by_sort[sort] = [numbers.get(sort, 0.0) for numbers in numbers_of_captures]
+    return numbers_by_sort
 
 
 def _has_different_kernels(runs: Sequence[Run]) -> bool:
@@ -395,8 +400,8 @@ def collectives_per_step(
     A sort is what a collective has in the columns `by`, joined to one text without nulls.
     """
     collectives = run.collectives()
-    collectives = collectives.filter(collectives["in_summary"])
-    groups = collectives.group_by(by, use_threads=False)
+    in_summary = collectives.filter(collectives["in_summary"])
+    groups = in_summary.group_by(by, use_threads=False)
     counts = groups.aggregate([([], "count_all")])
     n_rank_steps = n_steps(run) * run.header.n_ranks
     n_per_step_by_sort = {}
@@ -409,39 +414,42 @@ def collectives_per_step(
 
 # --- machines, ranks and definitions --------------------------------------------------------------
 def _check_machines(sides: Sides) -> Iterator[Check]:
+    """Yield checks of ranks, GPUs, and whether all reports are of one run."""
     runs = _runs_of(sides)
     yield from _world_size(sides)
     has_gpu_activity = any(run.header.n_ranks for run in runs)
     yield from _compare_words(
         sides,
-        "no-gpu-activity",
-        "GPU activity",
         _gpu_activity,
+        name="no-gpu-activity",
+        what="GPU activity",
         blocks=has_gpu_activity,
         fine_word=_RECORDED,
     )
+    # An unknown GPU model may be the same, so it does not block.
     are_gpus_known = all(run.header.gpu_names for run in runs)
     yield from _compare_words(
         sides,
-        "gpu-model",
-        "GPU model",
         _gpu_models,
+        name="gpu-model",
+        what="GPU model",
         blocks=are_gpus_known,
     )
+    # If all runs miss the same ranks, they can still be compared.
     missing_in_runs = {missing_ranks(run) for run in runs}
     yield from _compare_words(
         sides,
-        "missing-ranks",
-        "missing ranks",
         _missing_rank_names,
+        name="missing-ranks",
+        what="missing ranks",
         blocks=len(missing_in_runs) > 1,
         fine_word=_NONE,
     )
     yield from _compare_words(
         sides,
-        "mixed-runs",
-        "reports that may be of different runs",
         _codes_of_mixed_runs,
+        name="mixed-runs",
+        what="reports that may be of different runs",
         blocks=True,
         fine_word=_NONE,
     )
@@ -471,12 +479,13 @@ def _world_size(sides: Sides) -> Iterator[Check]:
 
     If a capture does not know its world size, the numbers of recorded ranks are compared instead.
     """
-    what = "number of ranks"
-    word_of = _number_of_ranks
     if all(run.header.n_job_ranks is not None for run in _runs_of(sides)):
         what = "world size"
         word_of = _world_size_of
-    yield from _compare_words(sides, "world-size", what, word_of, blocks=True)
+    else:
+        what = "number of ranks"
+        word_of = _number_of_ranks
+    yield from _compare_words(sides, word_of, name="world-size", what=what, blocks=True)
 
 
 def _number_of_ranks(run: Run) -> str:
@@ -529,8 +538,8 @@ def check_definitions(baseline: Side, candidate: Side) -> Iterator[Check]:
 def _other_ranks(sides: Sides) -> Iterator[Check]:
     """Yield a check if the definition of a rank may differ between captures.
 
-    In version 1 of the definitions, several devices of one process were one rank. What a rank is in
-    a version that is newer than this nsyspipe is not known.
+    In version 1 of the definitions, several devices of one process were one rank. A version that is
+    newer than this nsyspipe may define a rank in any way.
     """
     runs = _runs_of(sides)
     latest_version = latest_of(run.definitions_version for run in runs)
@@ -566,16 +575,18 @@ def _follow_same_definitions(runs: Sequence[Run]) -> bool:
 
 # --- work -----------------------------------------------------------------------------------------
 def _check_work(sides: Sides) -> Iterator[Check]:
+    """Yield checks of what a step computes."""
     yield from _ranks_per_batch(sides)
     yield from _unknown_work(sides)
     yield from _other_work(sides)
-    # Inside CUDA graphs that were captured as a whole, no all-to-all was seen.
+    # Inside CUDA graphs that were captured as a whole, no all-to-all was seen. So it is not known
+    # whether such a run has experts.
     if not any(map(has_whole_graphs, _runs_of(sides))):
         yield from _compare_words(
             sides,
-            "experts",
-            "all-to-all of expert parallelism",
             _use_of_experts,
+            name="experts",
+            what="all-to-all of expert parallelism",
             advice=". If only one side has experts, the models differ",
         )
 
@@ -591,13 +602,13 @@ def _ranks_per_batch(sides: Sides) -> Iterator[Check]:
     The check blocks if this is certain.
     """
     before, after = (side.work for side in sides)
-    # None if the same number of ranks shares a batch everywhere.
-    is_certainly_other = before.other_batches(after)
-    if is_certainly_other is not None:
+    # None if the numbers of ranks per batch do not differ. Otherwise whether this is certain.
+    certainty = before.other_batches(after)
+    if certainty is not None:
         texts = [" | ".join(work.per_batch) for work in (before, after)]
         what = "different model-parallel sizes"
         advice = ". Ranks of one tensor or pipeline parallel group share a batch"
-        yield _check(SHARED_BATCH, what, texts, blocks=is_certainly_other, advice=advice)
+        yield _check(SHARED_BATCH, what, texts, blocks=certainty, advice=advice)
 
 
 def _unknown_work(sides: Sides) -> Iterator[Check]:
@@ -624,11 +635,12 @@ def _other_work(sides: Sides) -> Iterator[Check]:
         return
     if not (before.kernels and after.kernels) or not before.is_other(after):
         return
-    shared_ratio = after.shared(before)
-    shared_pct = f"{100 * shared_ratio:.0f}%"
+    # Of the candidate's compute time, the share in kernels that the baseline also runs.
+    shared_share = after.shared(before)
+    shared_pct = f"{100 * shared_share:.0f}%"
     after_text = after.text
-    # At 100%, the sides run the same kernels. Then their time and number are what differs, and
-    # these stand in the texts of both sides.
+    # At 100%, the sides run the same kernels. Then the time and number of these differ, which the
+    # texts of both sides tell already.
     if shared_pct != "100%":
         kernels = f"kernels that the {SIDES[0]} also runs"
         after_text += f" (only {shared_pct} of this compute time is in {kernels})"
@@ -637,17 +649,23 @@ def _other_work(sides: Sides) -> Iterator[Check]:
 
 # --- what a step is -------------------------------------------------------------------------------
 def _check_definition_of_steps(sides: Sides) -> Iterator[Check]:
-    # Metrics of a step are not those of a whole capture.
+    """Yield checks of what a step is, and where its backward pass is."""
+    # Metrics of a step cannot be compared with metrics of a whole capture, so this blocks. Without
+    # GPU activity there are no metrics, which another check tells.
     if all(run.header.n_ranks for run in _runs_of(sides)):
         yield from _compare_words(
-            sides, "steps-from", "source of the steps", source_of_steps, blocks=True
+            sides, source_of_steps, name="steps-from", what="source of the steps", blocks=True
         )
-    yield from _compare_words(sides, "step-family", "steps are", _step_family)
+    yield from _compare_words(sides, _step_family, name="step-family", what="steps are")
     yield from _compare_words(
-        sides, "backward-from", "backward is taken from", _source_of_backward, unknown_word=_NONE
+        sides,
+        _source_of_backward,
+        name="backward-from",
+        what="backward is taken from",
+        unknown_word=_NONE,
     )
     yield from _compare_words(
-        sides, "skipped-steps", "skipped warm-up steps", _number_of_skipped_steps
+        sides, _number_of_skipped_steps, name="skipped-steps", what="skipped warm-up steps"
     )
 
 
@@ -679,21 +697,24 @@ def _source_of_backward(run: Run) -> str:
 
 # --- what was recorded ----------------------------------------------------------------------------
 def _check_recording(sides: Sides) -> Iterator[Check]:
+    """Yield checks of what was recorded, and how much the profiler slowed the program down."""
     yield from _message_bytes(sides)
     yield from _profiler_overhead(sides)
-    yield from _compare_words(sides, "traces", "traced", _traces, unknown_word=_NOT_RECORDED)
+    yield from _compare_words(
+        sides, _traces, name="traces", what="traced", unknown_word=_NOT_RECORDED
+    )
     yield from _compare_words(
         sides,
-        "cuda-trace",
-        "CUDA was traced by different methods, which delay the program differently",
         _cuda_trace,
+        name="cuda-trace",
+        what="CUDA was traced by different methods, which delay the program differently",
         unknown_word=_NOT_RECORDED,
     )
     yield from _compare_words(
         sides,
-        "python-sampling",
-        "Python was sampled differently, which can slow the program down",
         _python_sampling,
+        name="python-sampling",
+        what="Python was sampled differently, which can slow the program down",
         unknown_word=_NOT_RECORDED,
     )
     yield from _warnings(sides)
@@ -796,18 +817,19 @@ def _start_of_message(message: str) -> str:
 
 # --- steps used -----------------------------------------------------------------------------------
 def _check_steps(sides: Sides) -> Iterator[Check]:
+    """Yield checks of the steps that the figures are of."""
     yield from _compare_words(
         sides,
-        "cut-off-steps",
-        "incomplete steps among the steps used",
         _incomplete_steps,
+        name="cut-off-steps",
+        what="incomplete steps among the steps used",
         fine_word=_NONE,
     )
     yield from _compare_words(
         sides,
-        "kernel-times",
-        "times of kernels per step are",
         _times_of_kernels,
+        name="kernel-times",
+        what="times of kernels per step are",
         fine_word=_COUNTED,
         advice=". If an older nsyspipe saved the runs, save them again from their reports",
     )

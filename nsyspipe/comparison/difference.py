@@ -15,8 +15,8 @@ from nsyspipe.comparison.changes import (
     StepTable,
     float_or_none,
     kernel_changes,
-    little_ns,
     mean_step_time,
+    negligible_kernel_change_ns,
     step_parts,
     top_kernels,
 )
@@ -89,19 +89,20 @@ class Gate(NamedTables):
         Raises
         ------
         OptionError
-            If it is neither, or ``regression`` for a metric that is neither better lower nor
-            higher.
+            If `fail_on` is none of these, or if it is ``regression`` for a metric without a better
+            direction.
         """
         better_by_metric = {row["metric"]: row["better"] for row in rows}
         check_can_fail(fail_on, better_by_metric)
         failing_verdicts = _FAILING_VERDICTS[fail_on]
         failed = [row for row in rows if row["verdict"] in failing_verdicts]
         undecided = [row for row in rows if _is_undecided(row, fail_on)]
-        outcome = "passed"
         if failed:
             outcome = "failed"
         elif undecided:
             outcome = "undecided"
+        else:
+            outcome = "passed"
         return cls(fail_on, outcome, tuple(rows), tuple(failed), tuple(undecided))
 
     @property
@@ -314,7 +315,7 @@ class RunDifference(NamedTables):
     def top_kernels(self) -> pa.Table:
         """The first ten of `kernels` that change by more than 0.1 % of the shorter step time."""
         captures = chain.from_iterable(self._tables)
-        return top_kernels(self.kernels, little_ns(captures))
+        return top_kernels(self.kernels, negligible_kernel_change_ns(captures))
 
     @cached_property
     def _surroundings(self) -> Surroundings:
@@ -337,7 +338,7 @@ class RunDifference(NamedTables):
 
     @property
     def problem_rows(self) -> list[dict[str, Any]]:
-        """The same in the words of the commands."""
+        """The rows of `problems`, in the words of the commands."""
         rows = []
         for name, side in zip(SIDES, self._sides, strict=True):
             for run in side.runs:

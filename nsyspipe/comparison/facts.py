@@ -155,7 +155,11 @@ class Compared(Struct, frozen=True):
     whys: tuple[str | None, str | None] = (None, None)
 
     def row(self) -> dict[str, Any]:
-        """Return the row of `FACTS` of this matter."""
+        """Return the row of `FACTS` of this matter.
+
+        Whether it is the same is only told if both sides recorded it. What would record it is only
+        told if a side did not.
+        """
         recorded_on = _SIDE_BY_RECORDED[self.known_sides]
         is_on_both = recorded_on == BOTH
         row: dict[str, Any] = {"topic": self.topic, "what": self.what}
@@ -198,7 +202,7 @@ def by_log(run: Run) -> str:
     return BY_WRITTEN_LOG if is_written else BY_LOG
 
 
-def _fact(topic: str, name: str, recorded_by: str, word: str | None) -> Matter:
+def _fact(topic: str, name: str, *, recorded_by: str, word: str | None) -> Matter:
     """Return a matter of a single fact with the same name."""
     words = {name: word} if word else {}
     return Matter(topic, name, recorded_by, words)
@@ -216,16 +220,16 @@ def _parallelism_matter(table: StepTable) -> Matter:
     run was saved under older definitions than another run of the comparison.
     """
     if table.outdated_columns:
-        return _fact("collectives", "parallelism", ANALYZE_AGAIN, None)
+        return _fact("collectives", "parallelism", recorded_by=ANALYZE_AGAIN, word=None)
     run = table.run
     parallel_dimensions = dimensions(run.traffic(), run.header.n_job_ranks)
     are_sizes_known = all(dimension.size is not None for dimension in parallel_dimensions)
     degrees = ", ".join(map(str, parallel_dimensions)) if are_sizes_known else None
-    return _fact("collectives", "parallelism", BY_PAYLOADS, degrees)
+    return _fact("collectives", "parallelism", recorded_by=BY_PAYLOADS, word=degrees)
 
 
 def _link_matters(run: Run) -> list[Matter]:
-    link = Matter("link", LINK, by_log(run), _link_words(run))
+    link = Matter(topic="link", what=LINK, recorded_by=by_log(run), words=_link_words(run))
     return [link, _nccl_settings(run)]
 
 
@@ -257,10 +261,11 @@ def _use_of_nvlink_sharp(run: Run) -> str | None:
 
 
 def _nccl_settings(run: Run) -> Matter:
+    """Return the settings that NCCL's log of a run names."""
     nccl = run.nccl
     settings = nccl.settings if nccl else {}
-    # A log that tells of NVLink SHARP has a level that would name settings too. So if such a log
-    # names none, none is set.
+    # A log that is detailed enough to tell of NVLink SHARP also names all settings. So if such a
+    # log names none, it is known that none is set.
     tells_of_nvlink_sharp = nccl is not None and nccl.nvls is not None
     is_recorded = bool(settings) or tells_of_nvlink_sharp
     return Matter(
@@ -277,23 +282,23 @@ def _version_matters(run: Run, capture: RunCapture) -> list[Matter]:
     """Return the versions of nsys, NCCL, the driver, torch, Python and the program."""
     version_in_log = run.nccl.version if run.nccl else None
     nccl_words = _without_empty({"NCCL": version_in_log or capture.nccl_version})
-    exporter = Matter("versions", EXPORTER, "nsys", _nsys_words(run))
-    nccl = Matter("versions", NCCL_VERSION, by_log(run), nccl_words)
+    exporter = Matter(topic="versions", what=EXPORTER, recorded_by="nsys", words=_nsys_words(run))
+    nccl = Matter(topic="versions", what=NCCL_VERSION, recorded_by=by_log(run), words=nccl_words)
     return [exporter, nccl, *_driver_matters(run, capture), *_program_matters(capture)]
 
 
 def _driver_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
     driver = capture.driver_version or ", ".join(run.header.driver_versions)
     cuda = ", ".join(run.header.cuda_driver_versions)
-    yield _fact("versions", "driver", BY_REPORT_OR_LAUNCHER, driver)
-    yield _fact("versions", CUDA_OF_DRIVER, BY_REPORT, cuda)
+    yield _fact("versions", "driver", recorded_by=BY_REPORT_OR_LAUNCHER, word=driver)
+    yield _fact("versions", CUDA_OF_DRIVER, recorded_by=BY_REPORT, word=cuda)
 
 
 def _program_matters(capture: RunCapture) -> Iterator[Matter]:
-    yield _fact("versions", "torch", BY_LAUNCHER, capture.torch_version)
-    yield _fact("versions", CUDA_OF_TORCH, BY_LAUNCHER, capture.cuda_version)
-    yield _fact("versions", "Python", BY_LAUNCHER, capture.python_version)
-    yield _fact("versions", "commit", BY_LAUNCHER, _commit(capture))
+    yield _fact("versions", "torch", recorded_by=BY_LAUNCHER, word=capture.torch_version)
+    yield _fact("versions", CUDA_OF_TORCH, recorded_by=BY_LAUNCHER, word=capture.cuda_version)
+    yield _fact("versions", "Python", recorded_by=BY_LAUNCHER, word=capture.python_version)
+    yield _fact("versions", "commit", recorded_by=BY_LAUNCHER, word=_commit(capture))
 
 
 def _nsys_words(run: Run) -> dict[str, str]:
@@ -310,15 +315,25 @@ def _commit(capture: RunCapture) -> str | None:
 
 
 def _capture_matters(run: Run, capture: RunCapture) -> Iterator[Matter]:
-    graphs = "none as a whole"
+    """Yield the hosts, the CUDA graphs, the command and the trace options."""
     if has_whole_graphs(run):
         graphs = "as a whole: what is inside was not seen"
-    yield _fact("capture", HOST_NAMES, BY_REPORT, _host_words(run))
-    yield _fact("capture", _CUDA_GRAPHS, "nsys", graphs)
-    command = _command_words(run, capture)
-    yield Matter("capture", COMMAND, BY_REPORT_OR_LAUNCHER, command)
-    trace_options = _trace_words(run, capture)
-    yield Matter("capture", "trace options", BY_REPORT_OR_LAUNCHER, trace_options)
+    else:
+        graphs = "none as a whole"
+    yield _fact("capture", HOST_NAMES, recorded_by=BY_REPORT, word=_host_words(run))
+    yield _fact("capture", _CUDA_GRAPHS, recorded_by="nsys", word=graphs)
+    yield Matter(
+        topic="capture",
+        what=COMMAND,
+        recorded_by=BY_REPORT_OR_LAUNCHER,
+        words=_command_words(run, capture),
+    )
+    yield Matter(
+        topic="capture",
+        what="trace options",
+        recorded_by=BY_REPORT_OR_LAUNCHER,
+        words=_trace_words(run, capture),
+    )
 
 
 def _host_words(run: Run) -> str | None:
@@ -387,18 +402,21 @@ def lack_of_delays(table: StepTable) -> Lack:
     """
     run = table.run
     if table.outdated_columns:
-        return Lack(ANALYZE_AGAIN)
+        return Lack(recorded_by=ANALYZE_AGAIN)
     if has_whole_graphs(run):
-        return Lack(BY_GRAPH_NODES)
+        return Lack(recorded_by=BY_GRAPH_NODES)
     problem_codes = {row["code"] for row in run.problem_rows}
     if "groups-not-named" in problem_codes:
-        return Lack(BY_GROUPS)
+        return Lack(recorded_by=BY_GROUPS)
     if run.header.n_job_ranks == 1:
-        return Lack(None, ONE_RANK)
+        return Lack(recorded_by=None, why=ONE_RANK)
     wait_ns_of_ranks = run.stragglers()["wait_ns"]
     has_wait_times = wait_ns_of_ranks.null_count < len(wait_ns_of_ranks)
-    # Ranks that waited have met, so all was recorded. Only stages wait without anybody being late.
-    return Lack(None, ONLY_STAGES) if has_wait_times else Lack(BY_ALL_RANKS)
+    if not has_wait_times:
+        return Lack(recorded_by=BY_ALL_RANKS)
+    # Wait times show that all ranks were recorded. If nobody is late although ranks wait, they are
+    # pipeline stages, which only wait for each other's results.
+    return Lack(recorded_by=None, why=ONLY_STAGES)
 
 
 def longest_delay(table: StepTable) -> float | None:
@@ -409,7 +427,8 @@ def longest_delay(table: StepTable) -> float | None:
     ranks = table.run.stragglers()
     if not ranks.num_rows or ranks["lateness_ns"].null_count:
         return None
-    # Of each step only the rank with the longest delay has it, so that no step counts twice.
+    # The delay of a step is in the row of one rank only: the rank that causes the longest delay. So
+    # no step counts twice.
     total_ns = sum(ranks["lateness_ns"].to_pylist())
     return float(total_ns / table.n_steps)
 
@@ -417,19 +436,30 @@ def longest_delay(table: StepTable) -> float | None:
 def _straggler_matter(table: StepTable) -> Matter:
     """Return the matter of which ranks the others wait for.
 
-    It has no words if delays are not known, or if the rule for stragglers was skipped. Then it has
-    the reason, or what would record the delays.
+    The matter has no words if delays are not known, if they mean something else in another run, or
+    if the rule for stragglers was skipped. Then the matter has the reason, or what would record the
+    delays.
     """
     if longest_delay(table) is None:
-        lack = lack_of_delays(table)
-        return Matter("stragglers", STRAGGLER, lack.recorded_by, {}, why_unknown=lack.why)
+        return _unknown_straggler(lack_of_delays(table))
     if table.outdated_columns:
-        return Matter("stragglers", STRAGGLER, ANALYZE_AGAIN, {})
+        return _unknown_straggler(Lack(recorded_by=ANALYZE_AGAIN))
     why_not_judged = _why_not_judged(table.run)
     if why_not_judged is not None:
-        return Matter("stragglers", STRAGGLER, None, {}, why_unknown=why_not_judged)
+        return _unknown_straggler(Lack(recorded_by=None, why=why_not_judged))
     words = {STRAGGLER: _straggler(table.run)}
-    return Matter("stragglers", STRAGGLER, BY_ALL_RANKS, words)
+    return Matter(topic="stragglers", what=STRAGGLER, recorded_by=BY_ALL_RANKS, words=words)
+
+
+def _unknown_straggler(lack: Lack) -> Matter:
+    """Return the matter of which ranks the others wait for, without words."""
+    return Matter(
+        topic="stragglers",
+        what=STRAGGLER,
+        recorded_by=lack.recorded_by,
+        words={},
+        why_unknown=lack.why,
+    )
 
 
 def _why_not_judged(run: Run) -> str | None:

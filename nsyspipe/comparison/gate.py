@@ -58,7 +58,7 @@ def check_can_fail(
     option: str = _FAIL_ON_REGRESSION,
     fix: str = _FAIL_ON_ANY_CHANGE,
 ) -> None:
-    """Refuse a gate for regressions of metrics that are neither better lower nor higher.
+    """Refuse a gate for regressions of metrics without a better direction, which can never fail.
 
     The error names the `option` that set the gate, and what could be set as a `fix`.
     """
@@ -97,7 +97,7 @@ def effect_ratio(min_effect_pct: object) -> float:
     value = _number(min_effect_pct)
     option = f"min_effect_pct={short_repr(min_effect_pct)}"
     may_be_ratio = 0 < value < MIN_EFFECT_PCT
-    return _check_effect(value / 100, option, "min_effect_pct=2", may_be_ratio=may_be_ratio)
+    return _check_effect(value / 100, option, fix="min_effect_pct=2", may_be_ratio=may_be_ratio)
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
@@ -106,15 +106,21 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     ``0.02`` may be a ratio or a percentage, so it is refused without ``%``.
     """
     match = _PERCENTAGE.fullmatch(text.strip())
-    ratio = float(match[1]) / 100 if match else math.nan
-    has_sign = text.strip().endswith("%")
-    may_be_ratio = not has_sign and 0 < 100 * ratio < 1
-    return _check_effect(ratio, f"{name} {short_repr(text)}", fix, may_be_ratio=may_be_ratio)
+    percent = float(match[1]) if match else math.nan
+    ratio = percent / 100
+    has_percent_sign = text.strip().endswith("%")
+    may_be_ratio = not has_percent_sign and 0 < 100 * ratio < 1
+    option = f"{name} {short_repr(text)}"
+    return _check_effect(ratio, option, fix=fix, may_be_ratio=may_be_ratio)
 
 
-def _check_effect(ratio: float, option: str, fix: str, *, may_be_ratio: bool) -> float:
-    """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %."""
+def _check_effect(ratio: float, option: str, *, fix: str, may_be_ratio: bool) -> float:
+    """Return a minimum effect; an `OptionError` if it is ambiguous, or not from 0 to 100 %.
+
+    `ratio` is a hundredth of the number that was given, because this is taken for a percentage.
+    """
     if may_be_ratio:
+        # If the number itself was meant as a ratio, it is 100 times as many percent.
         from_ratio = f"{10000 * ratio:.4g}%"
         from_percentage = f"{100 * ratio:.4g}%"
         problem = f"may mean {from_ratio} (a ratio) or {from_percentage} (percent)"
@@ -139,19 +145,22 @@ def check_metrics(names: Iterable[str], option: str = "--metric") -> tuple[str, 
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415
 
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")]
+        separate_names: Iterable[str] = [name.strip() for name in names.split(",")]
+    else:
+        separate_names = names
+    # Errors say that these are needed.
     needed = "a name, or several,"
     fix = "metrics='step_time'"
-    named = [*several("metrics", names, needed, fix)]
-    if not all(isinstance(name, str) for name in named):
-        raise OptionError.of_kind("metrics", names, needed, fix)
-    if not named:
+    names_of_metrics = [*several("metrics", separate_names, needed=needed, fix=fix)]
+    if not all(isinstance(name, str) for name in names_of_metrics):
+        raise OptionError.of_kind("metrics", separate_names, needed=needed, fix=fix)
+    if not names_of_metrics:
         raise OptionError(f"{option} []", "is empty", fix=f"{option} step_time")
-    checked = tuple(dict.fromkeys(named))
-    for name in checked:
+    distinct_names = tuple(dict.fromkeys(names_of_metrics))
+    for name in distinct_names:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "is not a metric", name, METRICS)
-    return checked
+    return distinct_names
 
 
 def _number(value: object) -> float:
@@ -192,8 +201,10 @@ class GateSettings(Struct, frozen=True):
     @property
     def thresholds(self) -> dict[str, Any]:
         """The minimum effect and the confidence, as parameters of `nsyspipe.diff`."""
-        min_effect_pct = DEFAULT_MIN_EFFECT_PCT
-        if self.min_effect is not None:
+        if self.min_effect is None:
+            min_effect_pct = DEFAULT_MIN_EFFECT_PCT
+        else:
+            # 100 * 0.07 is not exactly 7.
             min_effect_pct = round(100 * self.min_effect, 12)
         confidence = self.confidence or DEFAULT_CONFIDENCE
         return {"min_effect_pct": f"{min_effect_pct}%", "confidence": confidence}
@@ -210,8 +221,8 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
     Raises
     ------
     OptionError
-        If the file sets something, and users other than this one may write it: they could loosen
-        the gate.
+        If the file sets something, and another user may write it. Such a user could loosen the
+        gate.
     """
     by_options = {name: getattr(options, name) for name in names}
     by_file = {}
@@ -235,6 +246,7 @@ def _check_owner(path: Path, names: Iterable[str]) -> None:
     sudo_user = os.environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and sudo_user.isdecimal():
         trusted_users.add(int(sudo_user))
+    # Both the path itself and the file that it leads to have to be safe.
     danger = _find_danger(path.absolute(), trusted_users)
     if danger is None:
         danger = _find_danger(Path(os.path.realpath(path)), trusted_users)
@@ -256,8 +268,12 @@ def _find_danger(path: Path, trusted_users: set[int]) -> str | None:
         return "is writable by everybody"
     for folder in path.parents:
         mode = folder.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        is_writable_by_all = bool(mode & stat.S_IWOTH)
+        # With the sticky bit, users can only replace their own files.
+        is_sticky = bool(mode & stat.S_ISVTX)
+        if is_writable_by_all and not is_sticky:
             return f"is in a directory that everybody can write to ({folder})"
+        # If the folder is a symbolic link, the link has an owner too.
         owners = {folder.stat().st_uid, folder.lstat().st_uid}
         if not owners <= trusted_users:
             return f"is in a directory of another user ({folder})"
@@ -295,6 +311,7 @@ def _possible_files(directory: Path) -> Iterator[Path]:
 
 
 def _settings_of_table(table: Mapping[str, Any], path: Path) -> GateSettings:
+    """Return the checked settings of a file; an `OptionError` for an unknown setting."""
     for key in sorted(set(table) - set(_SETTINGS)):
         problem = f"has the unknown setting {key!r}"
         raise OptionError.no_such_name(str(path), problem, key, _SETTINGS)
@@ -318,17 +335,22 @@ def _read_table(path: Path) -> dict[str, Any] | None:
         raise OptionError(str(path), "is too large for a settings file")
     document = _parse_toml(content, path)
     table = _project_table(document) if is_project else _own_table(document, path)
-    if is_project and table is None:
+    # Only a project file may have nothing for nsyspipe.
+    if table is None:
         return None
-    inside = table.pop(_TABLE, {}) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not isinstance(inside, dict):
+    inner_table = table.pop(_TABLE, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(inner_table, dict):
         fix = f"[tool.{_TOOL}.{_TABLE}]" if is_project else f"[{_TABLE}]"
         raise OptionError(str(path), "has something other than a table of settings", fix=fix)
-    return _with_hyphens(table, path) | _with_hyphens(inside, path)
+    # Settings of the inner table win.
+    return _with_hyphens(table, path) | _with_hyphens(inner_table, path)
 
 
 def _read_content(path: Path) -> bytes:
-    """Return the content of a file, up to a byte more than may be read."""
+    """Return the content of a file. Of a file that is too large, return one byte too many.
+
+    The caller sees by this byte that the file is too large.
+    """
     try:
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
@@ -387,14 +409,13 @@ def _check_confidence_of_file(value: object, name: str) -> float:
 
 
 def _check_metrics_of_file(value: object, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value:
-        are_names = all(isinstance(metric, str) for metric in value)
-        if are_names:
-            value = ",".join(value)
-    if not isinstance(value, str):
-        problem = "is not a list of metrics"
-        raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')
-    return check_metrics(value, name)
+    """Return the metrics of a setting: a text with commas, or a list of texts."""
+    if isinstance(value, str):
+        return check_metrics(value, name)
+    if isinstance(value, list) and value and all(isinstance(metric, str) for metric in value):
+        return check_metrics(",".join(value), name)
+    problem = "is not a list of metrics"
+    raise OptionError(f"{name} {value!r}", problem, fix='metric = ["step_time"]')
 
 
 class _Setting(NamedTuple):

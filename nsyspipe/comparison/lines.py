@@ -97,17 +97,17 @@ def _places_of_side(captures: Iterable[StepTable]) -> _Places:
 def _places_of_run(run: Run) -> _Places:
     """Return the places that the findings of a run name.
 
-    Of a finding these are at most the place where its host is, and the line that held Python's
-    lock.
+    A finding has at most two of them: the place where the program was, and the line that held
+    Python's lock.
     """
     places = {}
     for finding in run.judged_findings().to_pylist():
         evidence = json.loads(finding["evidence"])
         finding_id = finding["id"]
-        place_name = next((name for name in _WORDS_OF_PLACE if name in evidence), None)
-        if place_name is not None:
-            what = f"{_WORDS_OF_PLACE[place_name]} of {finding_id}"
-            places[what] = _Place.of(evidence[place_name])
+        name_in_evidence = next((name for name in _WORDS_OF_PLACE if name in evidence), None)
+        if name_in_evidence is not None:
+            what = f"{_WORDS_OF_PLACE[name_in_evidence]} of {finding_id}"
+            places[what] = _Place.of(evidence[name_in_evidence])
         if LOCK_HOLDER_LINE in evidence:
             what = f"{_HOLDER} in {finding_id}"
             places[what] = _Place.of(evidence[LOCK_HOLDER_LINE])

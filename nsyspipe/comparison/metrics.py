@@ -211,7 +211,7 @@ def _pooled_value(table: StepTable, figure: Figure) -> Float64 | str:
 def _why_no_steps(table: StepTable, figure: Figure) -> str | None:
     """Return why a run lacks the steps that a metric needs; None if it lacks none.
 
-    Metrics that are ratios need no steps in a capture as a whole.
+    Of a capture without steps, a metric that is a ratio has one value for the whole capture.
     """
     if table.run.is_capture:
         _, denominator = figure.of_step
@@ -247,10 +247,12 @@ class _Fraction(NamedTuple):
 
 def _fraction_of_steps(table: StepTable, figure: Figure) -> _Fraction | None:
     """Return a metric of each step; None if a column that the metric needs is null."""
-    # Names of columns, as `Figure.of_step` says.
+    # Names of columns, as `Figure.of_step` says. There may be no denominator.
     numerator, denominator = figure.of_step
+    # The denominator is always the transfer time, so only the numerator is passed.
     if figure.unit == "bytes/s":
         return _rate_of_transfers(table, numerator)
+    # The denominator is always the step time, so only the numerator is passed.
     if figure.column in JOB_RATES:
         return _rate_of_job(table, numerator)
     if denominator is not None:
@@ -405,18 +407,18 @@ def judge(
 ) -> Judgement:
     """Judge one metric of two sides, given the values of each capture in the order of steps.
 
-    The minimum effect is a share of the baseline. If the baseline is 0, it is a share of the step
-    time for a time, and of 1 for a ratio. For any other metric everything counts then.
+    The minimum effect is a share of the baseline. If the baseline is 0, the minimum effect of a
+    time is a share of the step time, and that of a ratio is a share of 1. The minimum effect of any
+    other metric is then 0, so that every difference counts.
     """
     before, after = sides
     difference = difference_of_centres(
         before, after, confidence=rules.confidence, statistic=statistic, names=names
     )
+    whole_by_unit = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}
+    whole_instead_of_zero = whole_by_unit.get(metric.unit, 0.0)
     # What the minimum effect is a share of.
-    whole = abs(difference.baseline or 0.0)
-    if not whole:
-        whole_by_unit = {_TIME: step_time_ns or 0.0, _RATIO: 1.0}
-        whole = whole_by_unit.get(metric.unit, 0.0)
+    whole = abs(difference.baseline or 0.0) or whole_instead_of_zero
     return Judgement(difference, rules.min_effect * whole, metric.better)
 
 
@@ -453,7 +455,7 @@ class _Capture(NamedTuple):
     series: Series
 
     @property
-    def largest_deviation_ratio(self) -> float:
+    def largest_relative_distance(self) -> float:
         """Largest distance of a step from the median, over the median."""
         ratios = self.series.values / self.series.centre
         deviation_ratios = np.abs(ratios - 1)
@@ -463,11 +465,12 @@ class _Capture(NamedTuple):
 def find_outlier(
     *tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]
 ) -> Outlier | None:
-    """Return the step that alone makes the step time of judged rows inconclusive; else None.
+    """Return the step that alone makes the step time inconclusive; None if there is none.
 
-    Only one step is tried: the one furthest from the median of its capture. It has to be beyond 3
-    robust standard deviations. If several steps were left out one after the other, some of them
-    would decide by chance. Nothing is tried if a capture would have too few steps without it.
+    `rows` are the judged rows of `METRIC_ROWS`. Only one step is tried: of all captures, the step
+    furthest from the median of its capture. It has to be beyond 3 robust standard deviations. If
+    several steps were left out one after the other, some of them would decide by chance. Nothing is
+    tried if a capture would have too few steps without one of its steps.
     """
     if not _is_step_time_open(rows):
         return None
@@ -476,7 +479,7 @@ def find_outlier(
     n_captures = sum(map(len, tables))
     if len(captures) < n_captures:
         return None
-    capture = max(captures, key=lambda capture: capture.largest_deviation_ratio)
+    capture = max(captures, key=lambda capture: capture.largest_relative_distance)
     series = capture.series
     distances_ns = np.abs(series.values - series.centre)
     furthest_index = int(distances_ns.argmax())
@@ -484,6 +487,7 @@ def find_outlier(
     is_cut_off = distances_ns[furthest_index] > abs(series.deviations[furthest_index])
     if not is_cut_off:
         return None
+    # From here on, the values are without the step.
     values_of_side = values_of_sides[capture.side_index]
     values_of_side[capture.index_in_side] = np.delete(series.values, furthest_index)
     statistic = statistic_of(*values_of_sides)
@@ -567,10 +571,11 @@ def metric_rows(
         row |= _columns_of_judgement(metric, judgement, values, step_times)
         if name in settled:
             row |= _columns_to_settle(judgement)
-        # These replace the verdict, and the reason.
+        # If no verdict may be given, the blocked columns replace the verdict and its reason.
         row |= blocked_columns
         has_no_interval = judgement.difference.low is None
-        # Both reasons count then, unless the reason is that a capture has no steps.
+        # Without an interval, the reason of the judgement is told too. But if a capture has no
+        # steps, the blocked columns tell that already.
         if blocked and has_no_interval and judgement.why and not _has_whole_capture(tables):
             row["why"] = f"{judgement.why}, {blocked}"
         rows.append(row)
@@ -586,17 +591,17 @@ def _has_whole_capture(tables: Sequence[Sequence[StepTable]]) -> bool:
 def _blocked_columns(tables: Sequence[Sequence[StepTable]], blocked: str | None) -> dict[str, Any]:
     """Return columns that replace those of all metrics if no verdict may be given.
 
-    Empty if a verdict may be given. None may be given if a capture has no steps: its metrics have
-    no spread, and its side counts 0 steps.
+    The result is empty if a verdict may be given. A capture without steps blocks every verdict,
+    because its metrics have no spread. Then its side has 0 steps, and the columns about steps and
+    captures that would settle a verdict are null. `blocked` is any other reason, see `metric_rows`.
     """
     columns: dict[str, Any] = {}
     for name, side in zip(SIDES, tables, strict=True):
         if any(table.run.is_capture for table in side):
             columns[f"n_{name}"] = 0
-    has_whole_capture = bool(columns)
-    if has_whole_capture:
-        hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
-        columns |= dict.fromkeys(hints)
+    if _has_whole_capture(tables):
+        unknown = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
+        columns |= dict.fromkeys(unknown)
         columns |= _columns_without_verdict("a capture without steps has no interval")
     elif blocked is not None:
         columns |= _columns_without_verdict(blocked)
@@ -663,6 +668,7 @@ def _columns_of_judgement(
 
 
 def _columns_of_difference(judgement: Judgement) -> dict[str, Any]:
+    """Return the columns of both values, their difference with its interval, and the verdict."""
     difference = judgement.difference
     baseline = difference.baseline
     delta = difference.delta
@@ -692,6 +698,7 @@ def _columns_of_centres(sides: Sequence[Sequence[Float64]]) -> dict[str, Any]:
 
 
 def _columns_to_settle(judgement: Judgement) -> dict[str, Any]:
+    """Return the columns of how many steps or captures would settle the verdict, and the gate."""
     needed = judgement.estimate_needed()
     needed_for_gate = judgement.estimate_needed(one_sided=True)
     return {
@@ -703,11 +710,11 @@ def _columns_to_settle(judgement: Judgement) -> dict[str, Any]:
 
 
 def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns of the step time as steps/s.
+    """Return columns of the step time as steps/s. All other columns stay.
 
     The rates of a candidate c and a baseline b differ by 1/c - 1/b = -(c - b) / bc. So a difference
-    of times is negated, and divided by bc. The minimum effect has no sign, and is only divided. All
-    are unknown if b or c is unknown or 0.
+    of times is negated, and divided by bc. The minimum effect has no sign, and is only divided. The
+    rates and their difference are unknown if b or c is unknown or 0.
     """
     baseline_ns = times["baseline"]
     candidate_ns = times["candidate"]
@@ -717,15 +724,15 @@ def _as_rate(times: Mapping[str, Any]) -> dict[str, Any]:
     rate_per_ns = _NS_PER_S / (baseline_ns * candidate_ns)
     # Negated, the ends of the interval change places.
     ns_by_column = {"delta": times["delta"], "ci_low": times["ci_high"], "ci_high": times["ci_low"]}
-    rates = dict(times)
+    columns = dict(times)
     for name, ns in ns_by_column.items():
-        rates[name] = None if ns is None else -ns * rate_per_ns
+        columns[name] = None if ns is None else -ns * rate_per_ns
     for side in SIDES:
         for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}"):
             time_ns = times[name]
-            rates[name] = _NS_PER_S / time_ns if time_ns else None
+            columns[name] = _NS_PER_S / time_ns if time_ns else None
     delta_ns = times["delta"]
     # In percent of the baseline's rate 1/b, (1/c - 1/b) is -(c - b) / c.
-    rates["delta_pct"] = None if delta_ns is None else -100 * delta_ns / candidate_ns
-    rates["min_effect"] = times["min_effect"] * rate_per_ns
-    return rates
+    columns["delta_pct"] = None if delta_ns is None else -100 * delta_ns / candidate_ns
+    columns["min_effect"] = times["min_effect"] * rate_per_ns
+    return columns

@@ -35,12 +35,17 @@ def kinds_of_work(runs: Sequence[WorkingRun]) -> list[list[WorkingRun]]:
 
 
 def _fits_kind(run: WorkingRun, kind: Sequence[WorkingRun]) -> bool:
-    """Tell whether a run does the same work as a kind; of a large one, as its two ends."""
-    compared = kind
+    """Tell whether a run does the same work as the runs of a kind.
+
+    The runs of a kind are sorted by compute time. Of a large kind, only those with the least and
+    with the most compute are compared.
+    """
     if len(kind) > 2 * MAX_COMPARED_RUNS_PER_END:
         least_compute = kind[:MAX_COMPARED_RUNS_PER_END]
         most_compute = kind[-MAX_COMPARED_RUNS_PER_END:]
         compared = [*least_compute, *most_compute]
+    else:
+        compared = [*kind]
     works = [member.work for member in compared]
     return not any(map(run.work.is_unlike, works))
 

@@ -258,12 +258,15 @@ class _FoundingOrder(NamedTuple):
 
 
 def _founding_order(side: Side) -> _FoundingOrder:
-    compute_ns = side.work.busy_ns
-    if compute_ns is None:
-        compute_ns = math.inf
-    are_gpus_known = all(capture.header.gpu_names for capture in side.runs)
-    run_ids = sorted(run_ids_of(side))
-    return _FoundingOrder(not are_gpus_known, compute_ns, run_ids)
+    """Return the key that sorts a run among the others before kinds are founded."""
+    busy_ns = side.work.busy_ns
+    is_gpu_unknown = not all(capture.header.gpu_names for capture in side.runs)
+    return _FoundingOrder(
+        is_gpu_unknown=is_gpu_unknown,
+        # An unknown compute time comes last.
+        compute_ns=math.inf if busy_ns is None else busy_ns,
+        run_ids=sorted(run_ids_of(side)),
+    )
 
 
 class _CheckAgainst(NamedTuple):
@@ -310,17 +313,22 @@ class Scoreboard(NamedTables):
         return SCOREBOARD.from_rows(rows)
 
     def _row(self, side: Side) -> dict[str, Any]:
+        """Return the row of a run: its facts and metrics, and how it stands against two others.
+
+        These are the first run and the run's peer.
+        """
         label = side.label
         peer = self._peers[label]
         row = self._facts_columns(side) | self._metric_columns(side)
         row |= self._time_columns(side)
-        beside_first = self._standing_columns(self.reference, label)
-        beside_peer = beside_first
-        if peer != self.reference:
-            beside_peer = self._standing_columns(peer, label)
-        row |= beside_first
+        against_first = self._standing_columns(self.reference, label)
+        if peer == self.reference:
+            against_peer = against_first
+        else:
+            against_peer = self._standing_columns(peer, label)
+        row |= against_first
         row["peer"] = peer
-        for name, value in beside_peer.items():
+        for name, value in against_peer.items():
             row[f"peer_{name}"] = value
         evenness = self.evenness[label]
         row["is_uneven"] = any(capture.is_uneven for capture in evenness)
@@ -329,7 +337,7 @@ class Scoreboard(NamedTables):
     # --- kinds ------------------------------------------------------------------------------------
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of runs, in the order of the first run of each that was given."""
+        """The kinds of runs. They are in the order in which their first runs were given."""
         rows = self.table.to_pylist()
         kinds = []
         for peer in dict.fromkeys(self._peers.values()):
@@ -352,8 +360,8 @@ class Scoreboard(NamedTables):
             verdict = self._verdict(best, label)
             if verdict == NO_CHANGE:
                 level_with.append(label)
-            # The best run has the shortest mean. If another run has a shorter median, its verdict
-            # is "improvement", and nothing is certain either.
+            # Besides "inconclusive", this may be "improvement": the best run has the shortest mean,
+            # but the other run may have a shorter median. So neither run is certainly better.
             elif verdict != "regression":
                 not_told_from.append(label)
         return Kind(peer, labels, best, tuple(level_with), tuple(not_told_from))
@@ -366,14 +374,15 @@ class Scoreboard(NamedTables):
 
     @cached_property
     def _peers(self) -> dict[str, str]:
-        """The peer of each run, by label: the first run that was given of its kind.
+        """The peer of each run, by label. A peer is the run of a kind that was given first.
 
         The labels are in the order in which the runs were given.
         """
         labels = [side.label for side in self.sides]
         if self.rules.is_forced:
             return dict.fromkeys(labels, self.reference)
-        # Which kind a run joins may depend on the order. So it is not the order given.
+        # The kind that a run joins may depend on the order of the runs. To have the same kinds for
+        # every order that is given, the runs are sorted.
         sides_in_founding_order = sorted(self.sides, key=_founding_order)
         labels_in_founding_order = [side.label for side in sides_in_founding_order]
         peer_by_label: dict[str, str] = {}
@@ -401,14 +410,16 @@ class Scoreboard(NamedTables):
         return CHECKS_OF_RUNS.from_rows(rows)
 
     def _checks_of_run(self, label: str) -> list[_CheckAgainst]:
-        """Return what separates a run from the first one, and then the doubts beside its peer.
+        """Return the checks that separate a run from the first run, and then doubts about its peer.
 
-        A run may be of another kind than the first one although nothing separates these two. Then
-        it is separated from another run of the first one's kind, and one such check is returned.
+        A run may be of another kind than the first run although no check separates the two. Then a
+        check separates the run from another run of the first run's kind. One such check is returned
+        instead.
         """
         peer = self._peers[label]
         separating = [*self._separating_checks(self.reference, label)]
-        if not separating and peer != self.reference:
+        is_of_other_kind = peer != self.reference
+        if is_of_other_kind and not separating:
             checks_against_kind = self._separating_checks_of_kind(label)
             separating = [*islice(checks_against_kind, 1)]
         checks = self._check(peer, label)
@@ -440,11 +451,14 @@ class Scoreboard(NamedTables):
         return {}
 
     def _find_checks(self, reference: str, label: str) -> list[Check]:
+        """Return the checks of two runs, or of the captures of one run if both labels are equal.
+
+        The checks of two runs include those of the captures of each run. So the captures of one run
+        are checked only if there is no other run. Then each message is told once.
+        """
         sides = {side.label: side for side in self.sides}
         if reference != label:
             return check_comparable(sides[reference], sides[label])
-        # Captures of one run are checked when it is compared with other runs. If there is no other
-        # run, they are checked here, and each message is told once.
         side = sides[label]
         if len(sides) > 1 or len(side.runs) == 1:
             return []
@@ -459,7 +473,10 @@ class Scoreboard(NamedTables):
         return self._check(first, second)
 
     def _is_copy(self, label: str, other_label: str) -> bool:
-        """Tell whether two runs are the same capture, and are not compared by force."""
+        """Tell whether two runs count as the same capture.
+
+        With ``--force``, only a run and itself count as the same.
+        """
         if label == other_label:
             return True
         checks = self._check_in_order(label, other_label)
@@ -586,6 +603,7 @@ class Scoreboard(NamedTables):
         return f"not comparable: {', '.join(reasons)}"
 
     def _facts_columns(self, side: Side) -> dict[str, Any]:
+        """Return what a run is of, by its first capture, and how many captures and steps it has."""
         header = side.runs[0].header
         captures = self._tables[side.label]
         columns: dict[str, Any] = {"label": side.label, "n_captures": len(side.runs)}
@@ -597,7 +615,11 @@ class Scoreboard(NamedTables):
         return columns
 
     def _metric_columns(self, side: Side) -> dict[str, float | None]:
-        """Return the metrics of the summary, as means over captures; None if they are outdated."""
+        """Return the metrics of the summary, as means over captures.
+
+        A metric is None if it means something else in another run, and the idle share also if idle
+        time is hidden in CUDA graphs.
+        """
         captures = self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         columns = {}
@@ -622,6 +644,7 @@ class Scoreboard(NamedTables):
             "rank_steps_per_s": rank_steps_per_s,
             "mean_step_time_ns": float_or_none(mean_ns),
         }
+        # The run is both sides here, because only its own parts are needed.
         parts, _ = step_parts(captures, captures)
         for part in parts.to_pylist():
             columns[f"{part['part']}_ns"] = part["baseline_ns"]
@@ -677,7 +700,10 @@ def _columns_of_judgement(judgement: Judgement) -> dict[str, Any]:
 
 
 def _problems_of_capture(capture: StepTable) -> Iterator[dict[str, Any]]:
-    """Yield rows of the problems of a capture, first that it has no metrics or older ones."""
+    """Yield rows of the problems of a capture.
+
+    That the capture has no metrics, or has metrics by older definitions, comes first.
+    """
     if not capture.n_steps:
         words = _PROBLEM_OF_CAPTURE if capture.run.is_capture else {}
         yield problem("no-figures").row | words
@@ -692,11 +718,13 @@ def _row_of_check(label: str, against: _CheckAgainst) -> dict[str, Any]:
     The message of a check is "WHAT: baseline VALUE, candidate VALUE", or has no values.
     """
     reference, check = against
-    value = check.candidate.replace(f"the {SIDES[0]}'s", f"{reference}'s")
-    values_text = f"{label} {value}"
-    # A check of captures of one run has one label.
-    if label != reference:
-        values_text = f"{reference} {check.baseline}, {values_text}"
+    # The value of the candidate may name the baseline, as in "kernels that the baseline also runs".
+    value = check.candidate.replace(f"the {SIDES[0]}", reference)
+    is_of_one_run = label == reference
+    if is_of_one_run:
+        values_text = f"{label} {value}"
+    else:
+        values_text = f"{reference} {check.baseline}, {label} {value}"
     what, separator, _ = check.message.partition(": baseline ")
     has_values = bool(separator)
     message = f"{what}: {values_text}" if has_values else what

@@ -53,8 +53,8 @@ def separation_of(baseline: Captures, candidate: Captures, confidence: float) ->
     """Return how far two sides are apart, if their steps do not overlap and this is evidence.
 
     None if steps overlap, if a side has fewer than 5 steps, or if the confidence is above 95 %.
-    None too if the gap is small for so few steps, or smaller than that between two levels of a
-    capture's steps.
+    None too if the gap between the sides is small for so few steps, or smaller than the gap between
+    two levels of the steps of a capture.
     """
     fewest_steps = min(baseline.n, candidate.n)
     if fewest_steps < MIN_STEPS_OF_SIDE or confidence > MAX_CONFIDENCE:

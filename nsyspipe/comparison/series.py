@@ -96,9 +96,10 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def period(self) -> int:
-        """The distance of steps of the rarer kind, in steps.
+        """The number of steps from one step of the rarer kind to the next, if it is regular.
 
-        0 if there is no regular distance, or if the steps are fewer than two such distances.
+        The kinds are long and short steps. 0 if there are not two kinds, if the distance is not
+        regular, or if there are fewer steps than two such distances.
         """
         if not self.is_long.any():
             return 0
@@ -128,14 +129,15 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         # Without the first and the last step, which have one neighbour each.
         inner_total = total - sums.end_values
         inner_squares = squares - sums.end_squares
-        # x' R^-1 x, as if the mean were 0.
-        unscaled_around_zero = squares - 2 * r * products_of_neighbours + r * r * inner_squares
-        around_zero = unscaled_around_zero / (1 - r * r)
-        # 1' R^-1 x, whose square over 1' R^-1 1 is what the mean takes away.
+        # x' R^-1 x times 1 - r^2.
+        scaled_around_zero = squares - 2 * r * products_of_neighbours + r * r * inner_squares
+        around_zero = scaled_around_zero / (1 - r * r)
+        # 1' R^-1 x. The squares around m are less than those around 0: by the square of this, over
+        # 1' R^-1 1.
         projection = (total - r * inner_total) / (1 + r)
-        of_mean = projection**2 / _information(n, r)
-        around_mean = around_zero - of_mean
-        # Its logarithm is taken, so it must not be 0.
+        less_by = projection**2 / _information(n, r)
+        around_mean = around_zero - less_by
+        # The logarithm of the result is taken, so the result must not be 0.
         return np.maximum(around_mean, _SMALLEST_SQUARES)
 
     @cached_property
@@ -157,15 +159,16 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     def log_likelihood(self, correlations: Float64, steps_factor: float = 1.0) -> Float64:
         """Return the logarithm of the likelihood of each correlation, up to a constant.
 
-        Mean and variance are integrated out, with the priors dm and ds/s. The likelihood is then
-        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, with the correlations R of the steps, and Q of
-        `squares`. Q is divided by its maximum, so that the result does not depend on the unit of
-        the values.
+        Mean m and standard deviation s of the steps are integrated out, with the usual priors: even
+        for m, and even for log s. The likelihood is then |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, with
+        the correlations R of the steps, and Q of `squares`. Q is divided by its maximum, so that
+        the result does not depend on the unit of the values.
         """
         r = correlations
         n = self.n * steps_factor
         squares = self.squares(correlations, steps_factor)
         relative_squares = squares / squares.max()
+        # The determinant |R| of AR(1) steps is (1 - r^2)^(n - 1).
         log_determinant = (n - 1) * np.log(1 - r * r)
         log_information = np.log(_information(n, r))
         log_spread = (n - 1) * np.log(relative_squares)
@@ -183,16 +186,17 @@ class Series(Struct, frozen=True, eq=False, dict=True):
 
         Then the values about 2 standard errors around the median are far apart (Bonett and Price
         2002), and give the median a much larger variance than normal steps would. This is tried
-        with all steps, and with the number of independent steps that correlated ones are worth.
+        twice: as if all steps were independent, and with the smaller number of independent steps
+        that correlated steps are worth.
         """
         if not self.is_varying:
             return False
         step_variance = float(np.var(self.deviations, ddof=1))
         normal_variance = _MEDIAN_COST * step_variance
         inflation = float(variance_inflation(self.n, np.asarray(correlation)))
-        variance_of_independent = self._variance_by_ranks(1.0)
-        variance_of_correlated = self._variance_by_ranks(inflation)
-        larger_variance = max(variance_of_independent, variance_of_correlated)
+        variance_if_independent = self._variance_by_ranks(inflation=1.0)
+        variance_if_correlated = self._variance_by_ranks(inflation=inflation)
+        larger_variance = max(variance_if_independent, variance_if_correlated)
         return larger_variance > MAX_VARIANCE_OVER_NORMAL * normal_variance
 
     def _centre_over_step_variance(self, correlations: Float64, n: float) -> Float64:
@@ -202,13 +206,16 @@ class Series(Struct, frozen=True, eq=False, dict=True):
     def _variance_by_ranks(self, inflation: float) -> float:
         """Return n times the variance of the median, from the values around the median.
 
-        It is 1 / (4 f^2), with the density f of values at the median. This is read from a band of
-        ranks, on the side of the median where the values are further apart.
+        The result is 1 / (4 f^2), with the density f of values at the median. The density comes
+        from a band on one side of the median, where the values are further apart. The fewer
+        independent steps the n steps are worth, the wider is the band. `inflation` is n over their
+        number.
         """
         n = self.n
         independent_steps = max(n / inflation, _MIN_EFFECTIVE_STEPS)
         effective_steps = min(independent_steps, n)
-        # Half-widths of bands around the median, as shares of all steps.
+        # Half-widths of bands around the median, as shares of all steps. The standard error of such
+        # a share is 0.5 / sqrt(n). A wider band than the widest one would leave the steps.
         wanted_half_band = _BAND_IN_STANDARD_ERRORS * 0.5 / math.sqrt(effective_steps)
         widest_half_band = 0.5 * (n - 1) / (n + 1)
         half_band = min(wanted_half_band, widest_half_band)
@@ -220,6 +227,7 @@ class Series(Struct, frozen=True, eq=False, dict=True):
         above_median = _value_between(ascending, index)
         below_median = -_value_between(descending, index)
         width = max(above_median, below_median)
+        # The density is half_band / width, so this is 1 / (2 f).
         half_inverse_density = width / (2 * half_band)
         return half_inverse_density**2
 
@@ -273,9 +281,10 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
 
     @cached_property
     def deviations(self) -> Float64:
-        """Values less the mean of their kind, enlarged for the degree of freedom that this takes.
+        """Values less the mean of their kind, slightly enlarged.
 
-        Two means leave n - 2 degrees of freedom. But all users of deviations reckon with n - 1.
+        Two means leave n - 2 degrees of freedom. But all users of deviations divide by n - 1, as
+        after one mean. The enlargement makes up for this.
         """
         long_mean, short_mean = self._means_of_kinds
         mean_of_kind = np.where(self.is_long, long_mean, short_mean)
@@ -286,11 +295,12 @@ class RegularSeries(MeanSeries, frozen=True, eq=False, dict=True):
 
     @cached_property
     def whole_period_offset(self) -> float:
-        """How far the mean is from that of whole periods.
+        """How far the mean of all steps is from the mean of whole periods.
 
         The last period may be incomplete, so that one kind of step has more than its share.
         """
         long_mean, short_mean = self._means_of_kinds
+        # A period has one step of the rarer kind.
         rare_share = 1 / self.period
         are_long_rare = 2 * self.n_long <= self.n
         long_share_of_period = rare_share if are_long_rare else 1 - rare_share
@@ -392,13 +402,14 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def why_too_few(self) -> str | None:
-        """Why nothing can be decided from this side; None if something can.
+        """Why nothing can be decided from this side; None if something can be decided.
 
-        It can with three steps in one capture, or with three captures.
+        The side has to show a spread: by three steps in one capture, or by three captures.
         """
         if self.n < MIN_STEPS:
             steps = "step" if self.n == 1 else "steps"
             return f"only {self.n} {steps}, {TOO_FEW}"
+        # Three captures show a spread, as three steps do.
         has_spread = self.long_series or len(self.series) >= MIN_STEPS
         return None if has_spread else f"no capture of {MIN_STEPS} steps"
 
@@ -427,6 +438,8 @@ class Captures(Struct, frozen=True, eq=False, dict=True):
             freedom = series.n * steps_factor - 1
             squares_over_freedom = contribution**2 / freedom
             variance += contribution
+            # The contribution is that of `captures_factor` captures. Their squares sum to the
+            # square of the whole over the factor.
             squares += squares_over_freedom / captures_factor
         return CentreVariance(variance, squares)
 
@@ -476,7 +489,11 @@ def centre_by_means(baseline: Captures, candidate: Captures) -> tuple[Captures, 
 
 
 def _does_pattern_count(side: Captures, opposite: Captures) -> bool:
-    """Tell whether a side has a regular pattern that counts, beside the opposite side."""
+    """Tell whether a side has a regular pattern that counts (`centre_by_means`).
+
+    All captures of the side need the same period. In the opposite side, either all captures have
+    this period too, or no capture has two levels, and the pattern is sure.
+    """
     periods = {series.period for series in side.series}
     has_common_period = len(periods) == 1 and 0 not in periods
     if not has_common_period:
@@ -484,8 +501,8 @@ def _does_pattern_count(side: Captures, opposite: Captures) -> bool:
     opposite_periods = {series.period for series in opposite.series}
     if periods == opposite_periods:
         return True
-    has_opposite_two_levels = any(series.n_long for series in opposite.series)
-    if has_opposite_two_levels:
+    does_opposite_have_levels = any(series.n_long for series in opposite.series)
+    if does_opposite_have_levels:
         return False
     return all(map(_has_sure_pattern, side.series))
 

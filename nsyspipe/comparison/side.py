@@ -40,12 +40,12 @@ class Side:
 
     def __post_init__(self) -> None:
         check_text("label", self.label or "", "a name in quotes, as 'main'")
-        runs = self.runs
-        if isinstance(runs, Run):
-            runs = [runs]
+        # A user may pass a single run.
+        runs = [self.runs] if isinstance(self.runs, Run) else self.runs
         if not _are_runs(runs):
-            wanted = "a loaded run, or several,"
-            raise OptionError.of_kind("runs", self.runs, wanted, "Side('main', [load(RUN)])")
+            needed = "a loaded run, or several,"
+            fix = "Side('main', [load(RUN)])"
+            raise OptionError.of_kind("runs", self.runs, needed=needed, fix=fix)
         object.__setattr__(self, "runs", tuple(runs))
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
@@ -71,9 +71,9 @@ def _are_runs(runs: object) -> bool:
 def distinguish_sides(sides: Sequence[Side]) -> list[Side]:
     """Return sides with names that differ.
 
-    Of sides with the same name, those with a label that no user gave are renamed, or all if every
-    label was given. The new names are their directories. If these do not differ either, run IDs or
-    numbers stand behind the old name.
+    Of several sides with the same name, a side with a label that a user gave keeps its name. But if
+    users gave the labels of all of them, all are renamed. The new names are their directories. If
+    these do not differ either, run IDs or numbers stand behind the old name.
     """
     names = [side.name for side in sides]
     for name, n_sides in Counter(names).items():
@@ -88,10 +88,14 @@ def distinguish_sides(sides: Sequence[Side]) -> list[Side]:
 
 
 def _replace_name(names: list[str], name: str, sides: Sequence[Side]) -> None:
-    """Give sides that have the same name new names, in place."""
+    """Replace a name that several sides have by new names, in `names`.
+
+    `names` has the name of each side, and is changed in place.
+    """
     runs = [side.runs[0] for side in sides]
     with_name = [index for index, side_name in enumerate(names) if side_name == name]
     unlabelled = [index for index in with_name if runs[index].given_label is None]
+    # If users gave the labels of all these sides, all are renamed.
     renamed = unlabelled or with_name
     not_renamed = set(range(len(names))).difference(renamed)
     taken = {names[index] for index in not_renamed}

@@ -185,7 +185,10 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         return total
 
     def _variance_of_difference(self, captures_factor: int) -> CentreVariance:
-        """Return the variance of the difference of both centres, by the spread of the steps."""
+        """Return the variance of the difference of both centres, by the spread of the steps.
+
+        It has a value for each correlation, and is for `captures_factor` times the captures.
+        """
         correlations = self.weighted_correlations.correlations
         steps_factor = self.steps_factor
         before, after = (
@@ -231,13 +234,13 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
         Pooled t is far too narrow if the side with fewer captures spreads more. Welch's t is far
         too narrow if two captures agree by chance.
 
-        A side with one capture shows no spread between captures. If only one side has one, only
-        pooled t is left. If each side has one, the half-width is what to expect of more captures,
-        by the spread of the steps.
+        A side with one capture shows no spread between captures. If only one side has a single
+        capture, only pooled t is left. If both sides have a single capture, the spread of the steps
+        tells what half-width to expect of more captures.
         """
         freedom = sum(self._n_captures) - 2
         t = critical_value(self.confidence, freedom)
-        # Before they are multiplied by the factor.
+        # The captures that exist, without the factor.
         n_real_captures = [len(side.series) for side in self.sides]
         has_one_each = max(n_real_captures) == 1
         if has_one_each:
@@ -267,7 +270,8 @@ class Interval(Struct, frozen=True, eq=False, dict=True):
             return 0.0
         squares_before = before.variance_between**2 / before.freedom_between
         squares_after = after.variance_between**2 / after.freedom_between
-        # Squared variances fall with the square of the factor, and the freedom grows with it.
+        # With the factor, the squared variances fall by its square, and the freedom grows by the
+        # factor itself. So the squares over freedom fall by its cube.
         squares = (squares_before + squares_after) / self.captures_factor**3
         freedom = max(variance**2 / squares, 1.0)
         t = critical_value(self.confidence, freedom)
@@ -342,11 +346,12 @@ def difference_of_centres(
     Neighbouring steps have a correlation r that few steps do not show. Given r, the centre of AR(1)
     steps has a t distribution. The weight of each r is the likelihood that is left when mean and
     variance are integrated out, of all steps of both sides, times a prior that is even from 0 to
-    0.97. The half-width h is where the tails beyond it, P(|T| > h / sqrt(V1(r) + V2(r))) with
-    Welch's degrees of freedom, weighted over r, are the error that was asked for, divided by
-    sqrt(0.275 n) of n steps a side (from 1 to 3). With this divisor false alarms are as rare at
-    r = 0.6, which so few steps hardly distinguish from 0. With the fewest steps, the even prior
-    alone is caution enough.
+    0.97. A half-width h has the tails P(|T| > h / sqrt(V1(r) + V2(r))), with Welch's degrees of
+    freedom, as a mean weighted over r. The result is the h whose tails are the allowed error. This
+    is the error that was asked for, over sqrt(0.275 n), where n is the number of steps of a side.
+    The divisor is at least 1 and at most 3. With this divisor, false alarms are as rare at r = 0.6,
+    which so few steps hardly distinguish from 0. With the fewest steps, the even prior alone is
+    caution enough.
 
     V(r) is s(r)^2 c(r) / n, and s(r)^2 is the generalised sum of squares over n - 1. For a mean,
     c = 1 + 2 sum (1 - k/n) r^k. For a median, c = pi/2 + 2 sum (1 - k/n) arcsin r^k, and steps that
@@ -410,8 +415,9 @@ def _none_for_nan(value: float) -> float | None:
 def _fit_interval(interval: Interval, statistic: str, delta_of_statistics: float) -> Interval:
     """Return the interval that fits the statistic, and the steps.
 
-    It is that of the means if means are compared. It is that of the means too, and wider by the
-    distance of the two statistics, if a median stands beside a gap. Else it is that of the medians.
+    Means have the interval of means, and medians usually have that of medians. If a median stands
+    beside a gap, it has the interval of means, which is made wider by `delta_of_statistics`: how
+    far the difference of the medians is from that of the means.
     """
     if interval.is_same:
         return interval
@@ -435,21 +441,20 @@ _NO_ENDS = Ends(None, None, None)
 
 
 def _ends_of(delta: float, interval: Interval) -> Ends:
-    """Return delta -/+ the half-width.
+    """Return the ends of the interval: delta -/+ the half-width, with one exception.
 
-    If 0 lies between these ends, but the steps of both sides do not overlap, the ends come from the
-    separation of the sides instead. Then 0 does not lie between them.
+    If 0 lies between these ends, but the sides are separate, the ends come from the separation. The
+    sides are separate if their steps do not overlap, and the spread between captures excludes 0.
     """
     half = 0.0 if interval.is_same else interval.half
-    ends = Ends(delta - half, delta + half, None)
-    is_zero_inside = delta - half <= 0 <= delta + half
-    if not is_zero_inside:
-        return ends
-    separation = separation_of(*interval.sides, interval.confidence)
-    # The spread between captures has to exclude 0 as well.
-    if separation is None or abs(delta) <= interval.half_between:
-        return ends
-    return _ends_by_separation(delta, half, interval.half_between, separation)
+    low = delta - half
+    high = delta + half
+    is_zero_inside = low <= 0 <= high
+    if is_zero_inside:
+        separation = separation_of(*interval.sides, interval.confidence)
+        if separation is not None and abs(delta) > interval.half_between:
+            return _ends_by_separation(delta, half, interval.half_between, separation)
+    return Ends(low, high, separation=None)
 
 
 def _ends_by_separation(
@@ -457,9 +462,9 @@ def _ends_by_separation(
 ) -> Ends:
     """Return the ends of an interval on the side of delta, without 0 between them.
 
-    The end nearer to 0 is the gap between the sides. It is nearer still if the half-width from the
-    spread between captures reaches further. The end further from 0 is the largest difference of two
-    steps, but not beyond the half-width, and not below delta.
+    The end nearer to 0 is the gap between the sides, or delta less `half_between` if that is nearer
+    to 0. The end further from 0 is the largest difference of two steps, but at most delta plus the
+    half-width, and at least delta. For a delta below 0, both ends are mirrored.
     """
     size = abs(delta)
     near_size = min(separation.gap, size - half_between)
@@ -496,9 +501,10 @@ def ratio_of_means(
     has_ratio = before.centre > 0 and after.centre > 0
     ratio = before.centre / after.centre if has_ratio else None
     if ratio is None or before.why_too_few or after.why_too_few:
-        return Speedup(ratio, None, None)
-    half = 0.0
-    if not Interval((before, after), confidence).is_same:
+        return Speedup(ratio, low=None, high=None)
+    if Interval((before, after), confidence).is_same:
+        half = 0.0
+    else:
         sides = centre_by_means(_over_centre(before), _over_centre(after))
         half = Interval(sides, confidence).half
     low = ratio * math.exp(-half)
@@ -561,7 +567,7 @@ class Judgement(Struct, frozen=True, dict=True):
         return "no change" if is_within_effect else "inconclusive"
 
     def _name_of_change(self, delta: float) -> Verdict:
-        """Return what a difference is called that counts."""
+        """Return the name of a difference that is large enough to count."""
         if self.better == "neither":
             return "change"
         is_lower_better = self.better == "lower"
@@ -589,8 +595,8 @@ class Judgement(Struct, frozen=True, dict=True):
         high = self.difference.high
         if low is None or high is None or self._is_opposed:
             return False
-        # By how much the metric may have got worse at most. Without a better direction, either
-        # change is worse.
+        # By how much the metric got worse at most. Without a better direction, a change in either
+        # direction is worse.
         largest_either_way = max(high, -low)
         worst_by_better = {"lower": high, "higher": -low, "neither": largest_either_way}
         is_exactly_zero = low == high == 0
@@ -606,7 +612,10 @@ class Judgement(Struct, frozen=True, dict=True):
 
     @property
     def _is_opposed(self) -> bool:
-        """Whether the differences of means and of medians have opposite signs, and one counts."""
+        """Whether the differences of means and of medians have opposite signs.
+
+        At least one of them has to be the minimum effect or more. Otherwise signs do not matter.
+        """
         delta = self.difference.delta
         other_delta = self.difference.other_delta
         if delta is None or other_delta is None:
@@ -630,18 +639,21 @@ class Judgement(Struct, frozen=True, dict=True):
     def _target_half_width(self, *, one_sided: bool) -> float | None:
         """Return the half-width below which the verdict is settled.
 
-        None if the verdict is settled, or if no half-width would settle it.
+        None if the verdict is settled, or if no half-width would settle it. If `one_sided`, the
+        verdict is settled as soon as a regression is certain or excluded.
         """
         delta = self.difference.delta
         if delta is None or self.difference.low is None or self._is_opposed:
             return None
         if self.verdict != "inconclusive" or (one_sided and self.is_worse_excluded):
             return None
-        size = abs(delta)
         if one_sided:
             # By how much the metric got worse; below 0 if it got better.
-            size = {"lower": delta, "higher": -delta, "neither": size}[self.better]
-        # A change has to exclude 0. Anything smaller has to stay within the minimum effect.
+            size = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
+        else:
+            size = abs(delta)
+        # The interval of a change that counts has to exclude 0. That of a smaller change has to
+        # stay within the minimum effect.
         distance = size if size >= self.min_effect else self.min_effect - size
         return SETTLE_MARGIN * distance
 

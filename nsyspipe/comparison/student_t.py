@@ -38,11 +38,11 @@ def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
     for low, high in pairwise(_PIECE_ENDS):
         first_angle = np.arctan(low / root)
         last_angle = np.arctan(high / root)
-        # Of the pieces beyond t, nothing counts: both angles are equal then.
+        # In a piece beyond t, this is the first angle, so that the piece adds nothing.
         angle_in_piece = np.clip(angle, first_angle, last_angle)
         integral_to_t += _integrate_density(first_angle, angle_in_piece, freedom)
         integral_to_infinity += _integrate_density(first_angle, last_angle, freedom)
-    # Over t instead of the angle, which changes by cos(a)^2 / root.
+    # The density over t is the density over the angle a, times da/dt = cos(a)^2 / root.
     density_over_t = np.cos(angle) ** (freedom + 1) / root
     tails = 1 - integral_to_t / integral_to_infinity
     return tails, density_over_t / integral_to_infinity
@@ -95,7 +95,8 @@ def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float
 def _newton_step(tail: float, slope: float, error: float) -> float:
     """Return by how much Newton's method moves a half-width with this tail.
 
-    `slope` is how fast the tail falls with the half-width. Without it, the step is infinite.
+    The method looks for log(tail) = log(error). `slope` is how fast the tail falls with the
+    half-width, so log(tail) falls by slope / tail. If the tail does not fall, the step is infinite.
     """
     if slope <= 0:
         return math.inf

@@ -193,7 +193,8 @@ def surroundings(*sides: Sequence[StepTable]) -> Surroundings:
 
     A fact that only one side recorded is no change. A setting is a change if both sides recorded
     their settings, and only one of them has it set. Hashed values are compared if one key hashed
-    all of them. Otherwise such a value is a change, with words that say that it may have changed.
+    all of them. Otherwise each hashed value is a change, with words that say that the value may
+    have changed.
     """
     numbers = _compare_numbers(sides)
     words = _compare_words(sides)
@@ -279,9 +280,10 @@ def _comparable_keys(numbers: NumbersOfSides, captures: Sequence[StepTable]) -> 
     inside CUDA graphs that were captured as a whole, a sort is there without being seen. Then only
     numbers that both sides have are compared.
     """
-    keys = numbers.before.keys() | numbers.after.keys()
     if _has_whole_graphs(captures):
         keys = numbers.before.keys() & numbers.after.keys()
+    else:
+        keys = numbers.before.keys() | numbers.after.keys()
     # False sorts before True, so the total is the first of its topic.
     return sorted(keys, key=lambda key: (key.topic, key != ALL_COLLECTIVES, key))
 
@@ -329,21 +331,21 @@ def _compare_number_matter(
 ) -> Compared:
     """Return on which sides a matter of numbers was recorded, and whether both have the same.
 
-    If only one side recorded a matter of a single number, the result has that number.
+    If the matter has a single number, and only one side recorded it, the result has that number.
     """
     before, after = numbers
     known_sides = KnownSides(matter.is_known_in(before), matter.is_known_in(after))
     keys = matter.keys_in({**before, **after})
-    captures_without: list[StepTable] = []
+    captures_of_sides_without: list[StepTable] = []
     for side, is_known in zip(sides, known_sides, strict=True):
         if not is_known:
-            captures_without += side
+            captures_of_sides_without += side
     baseline_why = _why_unknown(matter, sides[0], is_known=known_sides.baseline)
     candidate_why = _why_unknown(matter, sides[1], is_known=known_sides.candidate)
     compared = Compared(
         topic=matter.topic,
         what=matter.what,
-        recorded_by=_recorder_of_numbers(matter, captures_without),
+        recorded_by=_recorder_of_numbers(matter, captures_of_sides_without),
         known_sides=known_sides,
         is_same=set(keys).isdisjoint(different),
         whys=(baseline_why, candidate_why),
@@ -370,18 +372,19 @@ def _join_whys(whys: Iterable[str | None]) -> str | None:
 
 
 def _recorder_of_numbers(
-    matter: _NumberMatter, captures_without: Sequence[StepTable]
+    matter: _NumberMatter, captures_of_sides_without: Sequence[StepTable]
 ) -> str | None:
-    """Return what would record a matter of numbers in the captures of sides that lack it.
+    """Return what would record a matter of numbers on the sides that lack it.
 
-    For delays this depends on what the captures lack. None if nothing would record the delays. For
-    a capture with CUDA graphs as a whole, it may be the option that records their operations.
+    `captures_of_sides_without` are all captures of these sides. For delays, the result depends on
+    what the captures lack, and is None if nothing would record the delays. Captures with CUDA
+    graphs as a whole need the operations inside the graphs, and not other steps.
     """
-    if matter.what == DELAYS and captures_without:
-        lacks = map(lack_of_delays, captures_without)
+    if matter.what == DELAYS and captures_of_sides_without:
+        lacks = map(lack_of_delays, captures_of_sides_without)
         recorders = (lack.recorded_by for lack in lacks)
         return next(filter(None, recorders), None)
-    if matter.recorded_by == BY_STEPS and _has_whole_graphs(captures_without):
+    if matter.recorded_by == BY_STEPS and _has_whole_graphs(captures_of_sides_without):
         return BY_GRAPH_NODES
     return matter.recorded_by
 
@@ -389,15 +392,15 @@ def _recorder_of_numbers(
 def _is_alike(unit: str, before: float, after: float, min_late_ns: float) -> bool:
     """Tell whether the difference of two numbers is too small to be told.
 
-    Whole counts have to be equal. Delays are alike if nobody is late on either side. All others may
-    differ by a share of the larger number.
+    Whole counts have to be equal. Numbers in ns are delays, which are alike if nobody is late on
+    either side. All other numbers may differ by a share of the larger one. The share is larger for
+    a bandwidth, because a measured bandwidth is never the same twice.
     """
     are_whole = before.is_integer() and after.is_integer()
     if unit == "count" and are_whole:
         return before == after
     if unit == "ns" and max(before, after) < min_late_ns:
         return True
-    # A measured bandwidth is never the same twice.
     max_share = MIN_MARKED_SHARE if unit == "bytes/s" else MAX_ALIKE_SHARE
     larger = max(abs(before), abs(after))
     difference = abs(after - before)
@@ -565,18 +568,18 @@ def _changes_of_matter(
 ) -> _WordRows:
     """Return the words of a matter that differ between the sides, by name.
 
-    If both sides recorded settings, a setting without a word was not set, and this is compared.
-    Any other word is compared only if both sides have it.
+    If both sides recorded settings, a setting that only one side has was not set on the other side,
+    which is a difference. Any other word is compared only if both sides have it.
     """
     matter = before.matter
     are_settings_known = matter.is_setting and before.is_known and after.is_known
     common_names = before.words.keys() & after.words.keys()
     changes = _WordRows([], [])
     for name in sorted({*before.words, *after.words}):
-        is_compared = name in common_names or are_settings_known
-        # The launchers of both sides recorded the same fact, and more of it.
-        is_in_launchers_words = _MORE_BY_LAUNCHER.get(name) in common_names
-        if not is_compared or is_in_launchers_words:
+        can_be_compared = name in common_names or are_settings_known
+        # If the launchers of both sides recorded more words of the same fact, those are compared.
+        has_more_words_by_launchers = _MORE_BY_LAUNCHER.get(name) in common_names
+        if not can_be_compared or has_more_words_by_launchers:
             continue
         rows = changes.rows_left_to_logs if name in names_left_to_logs else changes.rows
         rows += _word_rows(matter.topic, name, before.words.get(name), after.words.get(name))
@@ -588,18 +591,19 @@ def _compare_word_matter(
 ) -> Compared:
     """Return on which sides a matter of words was recorded, and whether both have the same.
 
-    The words of the result are those of the only side that recorded the matter, or those of both
-    sides if they have the same. Otherwise there are none.
+    The result has the words of the only side that recorded the matter. If both did, it has the
+    words if both sides have the same.
     """
     matter = before.matter
     known_sides = _comparable_sides(before, after)
     is_same = _are_words_same(changes, may_be_same=may_be_same)
     words = None
-    is_shared = known_sides.candidate and is_same
-    if known_sides == KnownSides(baseline=False, candidate=True):
-        words = _words_text(matter, after.words)
-    elif known_sides.baseline and (known_sides.is_one_side or is_shared):
+    if known_sides.baseline and known_sides.candidate:
+        words = _words_text(matter, before.words) if is_same else None
+    elif known_sides.baseline:
         words = _words_text(matter, before.words)
+    elif known_sides.candidate:
+        words = _words_text(matter, after.words)
     return Compared(
         topic=matter.topic,
         what=matter.what,
@@ -625,7 +629,11 @@ def _comparable_sides(before: _MatterOfSide, after: _MatterOfSide) -> KnownSides
 
 
 def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
-    """Tell whether a matter is the same on both sides; None if that is hidden or contradicted."""
+    """Tell whether a matter is the same on both sides; None if that is hidden or contradicted.
+
+    `may_be_same` is false if NCCL's log of a run contradicts its environment. Rows that are left to
+    the logs are not shown, but they are differences too.
+    """
     names = [row["what"] for row in changes.rows]
     if any(name.endswith(MAY_HAVE) for name in names):
         return None
@@ -637,22 +645,24 @@ def _are_words_same(changes: _WordRows, *, may_be_same: bool) -> bool | None:
 def _recorder_of_words(before: _MatterOfSide, after: _MatterOfSide) -> str | None:
     """Return what would record a matter in all captures that lack it.
 
-    If no capture lacks the matter, the result is what recorded it. NCCL's log may lie beside one
-    of these captures, while another one wrote no log. Then only another run with a log helps.
+    If no capture lacks the matter, the result is what recorded it. Otherwise it is what the first
+    capture needs, with one exception. If NCCL's log is missing, a capture that wrote a log only
+    needs an option. But if another capture wrote none, the result is a new run with a log.
     """
     in_captures_without = [*before.in_captures_without, *after.in_captures_without]
     if not in_captures_without:
         return before.matter.recorded_by
     recorders = [matter.recorded_by for matter in in_captures_without]
+    # What a capture needs that wrote no log.
     if BY_LOG in recorders:
         return BY_LOG
     return next(filter(None, recorders), None)
 
 
 def _words_text(matter: Matter, words: Mapping[str, str]) -> str | None:
-    """Return the words of a matter as one text: "NAME=WORD" of settings, else "NAME WORD".
+    """Return the words of a matter as one text; None if there are no words.
 
-    A single word, unless of a setting, is without its name. None if there are no words.
+    A setting is "NAME=WORD". Any other word is "NAME WORD", or only "WORD" if it is the only one.
     """
     if not matter.is_setting and len(words) == 1:
         (word,) = words.values()
@@ -693,12 +703,11 @@ def _word_rows(
 
     Hidden values may differ even if their words are equal.
     """
-    name = what
-    if before == after:
-        is_hidden = before is not None and HIDDEN in before
-        if not is_hidden:
-            return []
-        name = f"{what}{MAY_HAVE}"
+    are_words_equal = before == after
+    is_hidden = before is not None and HIDDEN in before
+    if are_words_equal and not is_hidden:
+        return []
+    name = f"{what}{MAY_HAVE}" if are_words_equal else what
     return [{"topic": topic, "what": name, "baseline": before, "candidate": after}]
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.kernels import ENOUGH_COMPARED, LESS_HIDDEN, MIN_OVERLAP_SHARE_OF_STEP
 from nsyspipe.analysis.traffic import DATA, NEEDED_AT_ONCE, OTHER
 from nsyspipe.findings.model import (
-    AT_MOST,
+    BOUND_OVER_MEASURED,
     COLUMNS_OF_COMM,
     MAX_BELIEVED_SLOWDOWN,
     Answer,
@@ -89,27 +89,30 @@ def comm_bound(evidence: Evidence) -> Answer:
     communication counts here. Saving: that of `Evidence.saving_without` all communication.
     """
     exposed_ns = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    transfer_ns = evidence.exposed_transfer_ns_per_step
-    if exposed_ns is None or transfer_ns is None:
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step
+    if exposed_ns is None or exposed_transfer_ns is None:
         return None
-    if evidence.share_of_step(transfer_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
+    if evidence.share_of_step(exposed_transfer_ns) < _MIN_EXPOSED_SHARE_OF_STEP:
         return None
     exposed_by_phase = _exposed_by_phase(evidence)
     saving = evidence.saving_without()
     figures: dict[str, Any] = {
         "exposed_comm_ns_per_step": exposed_ns,
         "exposed_comm_share": evidence.share_of_step(exposed_ns),
-        "exposed_transfer_ns_per_step": transfer_ns if evidence.is_wait_known else None,
+        "exposed_transfer_ns_per_step": exposed_transfer_ns if evidence.is_wait_known else None,
     }
     figures |= saving.figures | evidence.means("wait_ns", "exposed_wait_ns")
     if evidence.mean("comm_on_compute_stream_ns"):
         figures |= evidence.means("comm_on_compute_stream_ns")
     figures |= evidence.counted_figures
     figures["exposed_comm_ns_per_step_by_phase"] = exposed_by_phase
-    if not _has_only_gradients(evidence) or _is_mostly_other_than_gradients(evidence, exposed_ns):
+    has_much_else = _is_mostly_other_than_gradients(evidence, exposed_ns)
+    if has_much_else or not _has_only_gradients(evidence):
         figures["exposed_comm_ns_per_step_by_role"] = evidence.exposed_by_role
-    where = _phase_text(exposed_by_phase, exposed_ns=exposed_ns, transfer_ns=transfer_ns)
-    role = evidence.main_role_text("communication ", "exposed_ns_per_step", transfer_ns)
+    where = _phase_text(
+        exposed_by_phase, exposed_ns=exposed_ns, exposed_transfer_ns=exposed_transfer_ns
+    )
+    role = evidence.main_role_text("exposed_ns_per_step", exposed_transfer_ns, noun="communication")
     title = f"Communication does not fully overlap with compute{where}{role}{evidence.counted_text}"
     words = _advise_to_expose_less(evidence, exposed_ns)
     hook = "bf16_compress_hook, " if evidence.wide_gradients.num_rows else ""
@@ -126,22 +129,26 @@ def _exposed_by_phase(evidence: Evidence) -> dict[str, float]:
     by_name = sorted(exposed_ns.items())
     by_phase = {phase: phase_ns for phase, phase_ns in by_name if phase_ns}
     all_exposed_ns = pc.sum(evidence.steps["exposed_comm_ns"]).as_py()
-    rest_ns = all_exposed_ns - sum(by_phase.values())
-    if rest_ns > 0:
-        by_phase[_NO_PHASE] = rest_ns
-    n_steps = evidence.steps.num_rows
-    return {phase: phase_ns / n_steps for phase, phase_ns in by_phase.items()}
+    outside_ns = all_exposed_ns - sum(by_phase.values())
+    if outside_ns > 0:
+        by_phase[_NO_PHASE] = outside_ns
+    # `steps` has a row for each rank and step.
+    n_steps_of_ranks = evidence.steps.num_rows
+    return {phase: phase_ns / n_steps_of_ranks for phase, phase_ns in by_phase.items()}
 
 
 def _phase_text(
-    exposed_by_phase: dict[str, float], *, exposed_ns: float, transfer_ns: float
+    exposed_by_phase: dict[str, float], *, exposed_ns: float, exposed_transfer_ns: float
 ) -> str:
-    """Name the phase that launched two thirds of exposed transfer; empty if no phase did."""
+    """Name the phase that launched two thirds of exposed transfer; empty if no phase surely did.
+
+    `exposed_by_phase` contains exposed waiting, and it is not known of which phases.
+    """
     phase = max(exposed_by_phase, key=exposed_by_phase.__getitem__)
-    wait_ns = exposed_ns - transfer_ns
-    # It is not known which phase has the waiting, so this phase may have all of it.
-    least_transfer_ns = exposed_by_phase[phase] - wait_ns
-    is_mostly = least_transfer_ns >= _MIN_SHARE_OF_MOST * transfer_ns
+    exposed_wait_ns = exposed_ns - exposed_transfer_ns
+    # The phase may have all of the waiting. Then this is its transfer.
+    least_transfer_ns = exposed_by_phase[phase] - exposed_wait_ns
+    is_mostly = least_transfer_ns >= _MIN_SHARE_OF_MOST * exposed_transfer_ns
     if not is_mostly or phase == _NO_PHASE:
         return ""
     return f", most of it launched in the {phase} phase"
@@ -165,11 +172,12 @@ def _is_mostly_other_than_gradients(evidence: Evidence, exposed_ns: float) -> bo
 
 def _advise_to_expose_less(evidence: Evidence, exposed_ns: float) -> _Advice:
     """Return what to change, which depends on the stream and the purpose of communication."""
-    # If compute needs the results at once, another stream would not let it run on.
+    # If compute needs the results at once, it has to wait for them on any stream.
     if _is_on_compute_stream(evidence) and not _is_needed_at_once(evidence):
         return _ABOUT_COMPUTE_STREAM
     has_gradients = evidence.gradient_all_reduces.num_rows > 0
-    if not has_gradients or not _has_only_gradients(evidence):
+    is_only_gradients = has_gradients and _has_only_gradients(evidence)
+    if not is_only_gradients:
         return _ABOUT_ALL
     if _is_mostly_other_than_gradients(evidence, exposed_ns):
         return _ABOUT_OTHER_THAN_GRADIENTS
@@ -197,14 +205,15 @@ def _is_needed_at_once(evidence: Evidence) -> bool:
 def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire if equal kernels take 2 % longer during communication, and that is 0.25 % of step time.
 
-    The slowdown c is the time of kernels during communication over that of equal kernels without
-    communication, minus 1. Kernels that communication covers in part count too. The rule is not
-    judged if such kernels have less than a quarter of the kernel time during communication.
+    The slowdown c is the time of kernels during communication over the time of equal kernels
+    without communication, minus 1. A kernel that communication covers in part counts as one during
+    communication. The rule is not judged if less than a quarter of the kernel time during
+    communication has equal kernels.
 
-    Compute loses overlapped compute x c / (1 + c), and the time by which kernels begin later during
-    communication. Saving: what a step gains of that, see `_bound_on_slowdown`. There, both c and
-    the later begins are 30 % larger than measured, because the measure may be too low by that much.
-    c is at most 1. Figures ``at_most`` are of the rank that sets the bound.
+    Compute loses two times: overlapped compute x c / (1 + c), and the time by which kernels begin
+    later during communication. Saving: what a step gains without both, see `_bound_on_slowdown`.
+    For the bound, c and the later begins are 30 % larger than measured, because the measure may be
+    too low by that much. c is at most 1. Figures ``at_most`` are of the rank that sets the bound.
     """
     overlap_ns = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap_ns is None:
@@ -243,13 +252,13 @@ def _slowdown_figures(evidence: Evidence, slowdown: float, limit: _LimitRows) ->
         "compared_share": compared.share,
     }
     means = evidence.means("overlap_compute_ns", "comm_delay_ns")
-    slowdown_at_most = min(AT_MOST * slowdown, MAX_BELIEVED_SLOWDOWN)
+    slowdown_at_most = min(BOUND_OVER_MEASURED * slowdown, MAX_BELIEVED_SLOWDOWN)
     mean_hidden_ns = float(hidden_ns[limit.rows].mean())
     mean_delay_ns = float(delay_ns[limit.rows].mean())
     at_most = {
         "slowdown_at_most_ratio": slowdown_at_most,
         "overlap_compute_at_most_ns_per_step": mean_hidden_ns,
-        "comm_delay_at_most_ns_per_step": AT_MOST * mean_delay_ns,
+        "comm_delay_at_most_ns_per_step": BOUND_OVER_MEASURED * mean_delay_ns,
         "saving_ns_per_step_by_part": dict(limit.bound.parts),
     }
     by_kernel = {"slowdown_ratio_by_kernel": _slowdown_by_kernel(evidence)}
@@ -260,7 +269,7 @@ def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
     """Say that too few kernels can be compared, and which capture has more."""
     wait_ns = evidence.mean("wait_ns") or 0.0
     comm_ns = evidence.mean("comm_ns") or 0.0
-    is_mostly_waiting = wait_ns >= _MIN_SHARE_OF_WAITING * comm_ns > 0
+    is_mostly_waiting = comm_ns > 0 and wait_ns >= _MIN_SHARE_OF_WAITING * comm_ns
     fix = _LESS_WAITING if is_mostly_waiting else LESS_HIDDEN
     compared = evidence.compared_kernels
     if compared.n_kernels < ENOUGH_COMPARED:
@@ -295,11 +304,14 @@ class _KernelTime(NamedTuple):
 def _slowdown_by_kernel(evidence: Evidence) -> dict[str, float]:
     """Return the slowdown of the kernels that lose most time, by name, the most first."""
     by_name = evidence.kernels.group_by("name", use_threads=False)
+    # The time of compared kernels during communication, and that of equal ones without any.
     sums = by_name.aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    kernels = [
-        _KernelTime(row["name"], row["slowed_ns_sum"], row["free_ns_sum"])
-        for row in sums.to_pylist()
-    ]
+    kernels = []
+    for row in sums.to_pylist():
+        kernel = _KernelTime(
+            row["name"], during_comm_ns=row["slowed_ns_sum"], without_comm_ns=row["free_ns_sum"]
+        )
+        kernels.append(kernel)
     compared = [kernel for kernel in kernels if kernel.without_comm_ns]
     # Kernels that lose the same time stay in order of names.
     in_alphabet = sorted(compared, key=lambda kernel: kernel.name)
@@ -318,8 +330,8 @@ class _LimitRows(NamedTuple):
 def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     """Return what a step gains at most if communication slows no compute: the smaller bound of two.
 
-    The first bound is the slowdown of the rank that is slowed most. The second bound holds if it is
-    known who waits for whom, and if no stage of a pipeline waits by design::
+    The first bound is the largest ``slowed`` of a rank. The second bound counts waiting, too. It is
+    only used if it is known who waits for whom, and if no stage of a pipeline waits by design::
 
         max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
 
@@ -327,7 +339,7 @@ def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     waits for slowed ranks waits less if they are not slowed.
     """
     (hidden_ns,) = evidence.columns("overlap_compute_ns")
-    slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
+    slowed_ns = evidence.slowed_ns(hidden_ns, is_upper_bound=True)
     largest_ns = evidence.mean_of_largest(slowed_ns)
     bound_of_rank = Bound(largest_ns, {"slowed_compute": largest_ns})
     of_one_rank = _LimitRows(bound_of_rank, evidence.rows_of_largest(slowed_ns))
@@ -335,6 +347,7 @@ def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     if evidence.is_pipeline or not is_waiting_known:
         return of_one_rank
     of_all_ranks = _bound_with_waiting(evidence, slowed_ns)
+    # Bounds may differ by rounding alone.
     is_smaller = of_all_ranks.bound.saving_ns <= largest_ns - _MIN_DIFFERENCE_NS
     return of_all_ranks if is_smaller else of_one_rank
 

@@ -98,14 +98,15 @@ class _AllReduces(NamedTuple):
 def single_bucket(evidence: Evidence) -> Answer:
     """Fire if one all-reduce is 95 % of communication, and compute overlaps less than 10 % of it.
 
-    Saving: what the backward pass could hide. That is the least of exposed communication, transfer,
-    and `_hiding_parts`. Nothing hides waiting for a slower rank, and transfer is without it.
+    Saving: what the backward pass could hide. That is the least of exposed transfer, all transfer,
+    and the sum of `_hiding_parts`. Transfer is communication without waiting for slower ranks.
+    Nothing hides such waiting.
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         # Without compute, nothing can hide communication.
         return None
-    exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
-    to_hide_ns = min(exposed_ns, evidence.transfer_ns_per_step)
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    to_hide_ns = min(exposed_transfer_ns, evidence.transfer_ns_per_step)
     overlap_ratio = evidence.summary["overlap_ratio"] or 0.0
     is_hidden = overlap_ratio >= _MAX_OVERLAP_OF_SINGLE_BUCKET
     if is_hidden or _is_little(evidence, to_hide_ns):
@@ -138,10 +139,11 @@ def _finding_about_bucket(
     figures["all_reduce_ns_per_step"] = all_reduces.sum_of_longest_ns / evidence.steps.num_rows
     figures["could_hide_ns_per_step_by_part"] = hiding_parts
     gradients = "all gradients" if all_reduces.max_per_step == 1 else "almost all gradients"
-    is_backward_known = backward["compute_ns"].null_count < backward.num_rows
-    when = "that hardly overlaps with compute"
-    if is_backward_known:
+    n_known_passes = backward.num_rows - backward["compute_ns"].null_count
+    if n_known_passes:
         when = "at the end of the backward pass"
+    else:
+        when = "that hardly overlaps with compute"
     option = f"Set DistributedDataParallel(bucket_cap_mb={BUCKET_MB}), which is the default"
     return Finding(
         title=f"One all-reduce sends {gradients} {when}",
@@ -158,21 +160,24 @@ def _is_little(evidence: Evidence, ns_per_step: float) -> bool:
 
 
 def _measure_all_reduces(rows: pa.Table) -> _AllReduces:
+    """Measure the all-reduces of each rank in each step. There must be one at least."""
     length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
-    rows = rows.append_column("ns", length_ns)
-    by_step = rows.group_by(["rank", "step"], use_threads=False)
-    steps = by_step.aggregate([("ns", "max"), ("ns", "count")])
-    sum_of_longest_ns = pc.sum(steps["ns_max"]).as_py()
-    max_per_step = pc.max(steps["ns_count"]).as_py()
-    return _AllReduces(sum_of_longest_ns, max_per_step)
+    with_length = rows.append_column("length_ns", length_ns)
+    by_rank_and_step = with_length.group_by(["rank", "step"], use_threads=False)
+    measures = by_rank_and_step.aggregate([("length_ns", "max"), ("length_ns", "count")])
+    return _AllReduces(
+        sum_of_longest_ns=pc.sum(measures["length_ns_max"]).as_py(),
+        max_per_step=pc.max(measures["length_ns_count"]).as_py(),
+    )
 
 
 def _hiding_parts(evidence: Evidence, backward: PhasesTable) -> dict[str, float]:
     """Return the time of the backward pass that could hide an all-reduce, per step, by part.
 
-    The parts are the time of backward on the device, the idle time before it, and less the exposed
-    communication. If the compute of backward is not less than their sum, compute is the only part.
-    Without marked backward passes, the only part is the compute of the whole step.
+    The parts are the time of backward on the device, the idle time before it, and the exposed
+    communication, which is taken off. The compute of backward is the only part if it is at least
+    their sum, or if one of them is not known. Without marked backward passes, the only part is the
+    compute of the whole step.
     """
     compute_ns = pc.mean(backward["compute_ns"]).as_py()
     if not compute_ns:
@@ -196,7 +201,7 @@ def _hiding_parts(evidence: Evidence, backward: PhasesTable) -> dict[str, float]
 def too_many_buckets(evidence: Evidence) -> Answer:
     """Fire if a step has many small all-reduces of gradients.
 
-    `many_small` says from where on they are many and small, and what they cost. That is the saving.
+    `many_small` has the limits. Saving: the cost that it returns.
     """
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
@@ -226,13 +231,15 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
     """Return what the latency of many small collectives costs a step at most.
 
     Collectives are many if a step has at least 20 of them. They are small if their median transfer
-    is at most 100 us, and their median size at most 4 MB. A size that is not known does not count.
-    The cost is the number of collectives times their median transfer, but at most what is exposed.
+    is at most 100 us, and their median size at most 4 MB. Values that are not known do not count,
+    and if no size is known, small transfers are enough. The cost is the number of collectives
+    times their median transfer, but at most the exposed transfer.
 
     The result is None if the collectives are few or large, or cost less than 1 % of step time.
     """
-    n_steps = evidence.steps.num_rows
-    n_per_step = rows.num_rows / n_steps if n_steps else 0
+    # `steps` has a row for each rank and step.
+    n_steps_of_ranks = evidence.steps.num_rows
+    n_per_step = rows.num_rows / n_steps_of_ranks if n_steps_of_ranks else 0
     if evidence.n_ranks == 1 or n_per_step < _MIN_MANY_COLLECTIVES:
         return None
     transfer_ns = rows["transfer_ns"].drop_null()
@@ -244,8 +251,8 @@ def many_small(evidence: Evidence, rows: pa.Table) -> Saving | NotJudged | None:
     is_large = median_bytes is not None and median_bytes > _MAX_SMALL_BUCKET_BYTES
     if median_ns > _MAX_SMALL_TRANSFER_NS or is_large:
         return None
-    exposed_ns = evidence.exposed_transfer_ns_per_step or 0.0
-    saving_ns = min(exposed_ns, n_per_step * median_ns)
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step or 0.0
+    saving_ns = min(exposed_transfer_ns, n_per_step * median_ns)
     if _is_little(evidence, saving_ns):
         return None
     figures = {"median_transfer_ns": median_ns, "median_message_bytes": median_bytes}
@@ -320,8 +327,8 @@ def _copy_figures(evidence: Evidence) -> dict[str, Any]:
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire if the only rank of a world of one copies gradients out of buckets.
 
-    If the size of the world is not known, only copies inside marked backward ranges are known to be
-    DDP's.
+    If the size of the world is not known, backward passes must be marked, because copies are only
+    known to be DDP's inside of marked passes.
 
     Saving: the part of these copies without concurrent compute, and the idle time, because DDP also
     launches a small kernel for each gradient. Idle time for input, and in pauses of the host, does
@@ -335,7 +342,7 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     is_ddp = evidence.world_size == 1 or is_backward_marked
     if not is_ddp or not evidence.mean("n_grad_copies"):
         return None
-    idle_ns = _idle_that_launches_can_make(evidence)
+    idle_ns = _idle_besides_input_and_pauses(evidence)
     copies_ns = evidence.mean("exposed_grad_copy_ns")
     parts = None
     if copies_ns is not None and idle_ns is not None:
@@ -352,8 +359,8 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     )
 
 
-def _idle_that_launches_can_make(evidence: Evidence) -> float | None:
-    """Return the idle time without that for input and in pauses of the host, ns per step.
+def _idle_besides_input_and_pauses(evidence: Evidence) -> float | None:
+    """Return the idle time that is neither for input nor in pauses of the host, ns per step.
 
     None if the idle time is not known.
     """
@@ -377,14 +384,15 @@ def compress_gradients(evidence: Evidence) -> Answer:
     So it is the bound for PowerSGD, which leaves almost nothing of the wide transfer. bf16 halves
     the wide transfer.
     """
-    exposed_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
-    if evidence.n_ranks == 1 or exposed_ns is None:
+    exposed_transfer_ns = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
+    if evidence.n_ranks == 1 or exposed_transfer_ns is None:
         return None
     has_gradients = evidence.gradient_all_reduces.num_rows > 0
-    if not has_gradients and _is_much_exposed(evidence, exposed_ns):
+    if not has_gradients and _is_much_exposed(evidence, exposed_transfer_ns):
         return evidence.why_gradients_are_unknown
     wide_transfer_ns = _transfer_of_wide_gradients(evidence)
-    exposed_wide_ns = min(exposed_ns, wide_transfer_ns)
+    # At most so much of the wide transfer is exposed.
+    exposed_wide_ns = min(exposed_transfer_ns, wide_transfer_ns)
     if not _is_much_exposed(evidence, exposed_wide_ns):
         return None
     verdict = judge_link(evidence)
@@ -393,17 +401,20 @@ def compress_gradients(evidence: Evidence) -> Answer:
     if not verdict.is_slow:
         return None
     all_transfer_ns = evidence.transfer_ns_per_step
-    wide_share = 1.0
-    if all_transfer_ns:
-        # The sum over operations may be larger than all transfer if operations overlap.
-        wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0)
+    # The sum over operations may be larger than all transfer if operations overlap.
+    wide_share = min(wide_transfer_ns / all_transfer_ns, 1.0) if all_transfer_ns else 1.0
     saving = evidence.saving_without(remaining_share=1 - wide_share)
-    overlap_ratio = evidence.summary["overlap_ratio"] or 0.0
-    overlap = "do not overlap with compute"
-    if round(overlap_ratio, 2) > 0:
+    # As outputs show the ratio, in percent.
+    overlap_ratio = round(evidence.summary["overlap_ratio"] or 0.0, 2)
+    if overlap_ratio > 0:
         overlap = "overlap with compute only in part"
-    exposed_figure = {"exposed_transfer_ns_per_step": exposed_wide_ns}
-    figures = {**verdict.evidence, **exposed_figure, **saving.figures}
+    else:
+        overlap = "do not overlap with compute"
+    figures = {
+        **verdict.evidence,
+        "exposed_transfer_ns_per_step": exposed_wide_ns,
+        **saving.figures,
+    }
     advice = (
         "model.register_comm_hook(None, bf16_compress_hook) halves the bytes. PowerSGD sends "
         "almost none, which is the upper bound. Check that training still converges"
@@ -422,7 +433,7 @@ def _is_much_exposed(evidence: Evidence, exposed_ns: float) -> bool:
 
 
 def _transfer_of_wide_gradients(evidence: Evidence) -> float:
-    """Return the transfer of f32 gradients per step, the mean over ranks.
+    """Return the transfer of f32 gradients, the mean over steps and ranks, ns.
 
     If the transfer of an all-reduce is not known, all of its time counts.
     """
@@ -430,6 +441,7 @@ def _transfer_of_wide_gradients(evidence: Evidence) -> float:
     length_ns = pc.subtract(rows["end_ns"], rows["start_ns"])
     transfer_ns = pc.coalesce(rows["transfer_ns"], length_ns)
     total_ns = pc.sum(transfer_ns).as_py() or 0
+    # `steps` has a row for each rank and step.
     return float(total_ns / evidence.steps.num_rows)
 
 
@@ -483,11 +495,12 @@ def no_sync(evidence: Evidence) -> Answer:
     scatters = evidence.operations_of_role(SHARDED, "reduce_scatter")
     are_sharded = bool(scatters.num_rows)
     rows = scatters if are_sharded else evidence.gradient_all_reduces
-    last_pass = pc.max(rows["micro_batch"]).as_py() or 0
-    if last_pass == 0:
+    # Passes are numbered from 0 in each step, so this is 0 if there is one, and None without any.
+    last_pass = pc.max(rows["micro_batch"]).as_py()
+    if not last_pass:
         return None
-    # Passes are numbered from 0.
     passes = _find_passes(rows, n_per_step=last_pass + 1)
+    # `steps` has a row for each rank and step, and `sums` one for each of their passes.
     n_expected_passes = passes.n_per_step * evidence.steps.num_rows
     has_all_passes = passes.sums.num_rows >= n_expected_passes
     if not has_all_passes or not passes.is_number_the_same:
@@ -501,10 +514,8 @@ def no_sync(evidence: Evidence) -> Answer:
     if _is_little(evidence, saving.ns_per_step) or not passes.are_bytes_the_same:
         return None
     skip_sync = _SKIP_SYNC_OF_SHARDS if are_sharded else _SKIP_SYNC
-    alike = "gradients in the same number of messages"
-    if passes.is_sized:
-        alike = "all gradients"
-    title = f"Each of the {passes.n_per_step} backward passes of a step sends {alike}"
+    sent = "all gradients" if passes.is_sized else "gradients in the same number of messages"
+    title = f"Each of the {passes.n_per_step} backward passes of a step sends {sent}"
     advice = f"If you accumulate gradients for one optimizer step, {skip_sync.advice}"
     figures = _pass_figures(evidence, passes) | saving.figures
     return Finding(title, skip_sync.action, advice, saving.ns_per_step, figures)
@@ -555,8 +566,8 @@ def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
 def flat_all_reduce(evidence: Evidence) -> Answer:
     """Fire if all-reduces of gradients span several hosts with several ranks each, and cost much.
 
-    Saving: their `Evidence.exposed_cost`. The rule does not look at the way that NCCL takes inside
-    of an all-reduce.
+    Saving: their `Evidence.exposed_cost`. How NCCL sends data inside of an all-reduce is not
+    recorded, so it does not count.
     """
     if not evidence.gradient_all_reduces.num_rows:
         return None

@@ -78,7 +78,8 @@ _REMOVED_WITH_COPIES = Removed(
 class LateLaunches(Struct, frozen=True):
     """Which devices idle because launches come late, and whose hosts are slower than the others."""
 
-    # The number of such steps of each rank whose device idles so in a quarter of the steps.
+    # In how many steps the device of each rank idles for launches. A rank is left out if that is
+    # less than a quarter of the steps.
     n_late_steps: Mapping[int, int]
     # Those of these ranks whose hosts launch more slowly than the others on average.
     slower: Sequence[int]
@@ -87,7 +88,7 @@ class LateLaunches(Struct, frozen=True):
 
     @property
     def is_of_one_host(self) -> bool:
-        """Whether one device idles so, and its host is slower than the others."""
+        """Whether only one device idles for launches, and its host is slower than the others."""
         late_ranks = [*self.n_late_steps]
         return len(late_ranks) == 1 and [*self.slower] == late_ranks
 
@@ -101,38 +102,53 @@ def launch_bound(evidence: Evidence) -> Answer:
     Saving: that of `launch_saving` if it is known who waits for whom, otherwise that of
     `idle.measure_idle`. Not judged if 2 % of step time are idle time without a known cause.
 
-    If at least half of the idle time lies in pauses of 2 ms and more, the host did something else
-    than launching, and from a quarter on it did so in part. If no range marks the data phase, it
-    may have waited for data. If this rule cannot be judged, it is also unknown why `input_bound`
-    and `sync_bound` do not fire, so the answer names those of them that do not.
+    In pauses of 2 ms and more, the host does something else than launching. The title says so if at
+    least half of the idle time lies in pauses, and the advice from a quarter on. If no range marks
+    the data phase, the host may wait for data in its pauses.
+
+    If this rule cannot be judged, neither can `input_bound` and `sync_bound`. Those of them that do
+    not fire are named in the answer.
     """
     missing = _missing_record(evidence) if evidence.steps.num_rows else None
     if missing:
         return _not_judged_without(evidence, missing)
-    idle = measure_large_idle(evidence, "idle_launch_ns")
+    idle = _idle_for_launches(evidence)
     if idle is None:
         return None
-    if idle.bound is not None and _has_bound_without_launching(evidence):
-        idle = replace(idle, bound=saving_without_launching(evidence))
     figures = idle_figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     late = late_launches(evidence)
     if late is not None and idle.where:
         figures |= _late_figures(evidence, late)
         if not late.is_of_one_host:
+            # The title names all ranks that idle for launches, and not only the judged one.
             idle = replace(idle, where=_where_late(late))
     words = _word_late_launches(evidence, idle.rank)
     title = words.title + idle.rank_clause
     return Finding(title, words.action, words.advice, idle.saving_ns, figures)
 
 
+def _idle_for_launches(evidence: Evidence) -> Idle | None:
+    """Return the idle time for late launches, if it is large."""
+    idle = measure_large_idle(evidence, "idle_launch_ns")
+    if idle is None or idle.bound is None or not _has_bound_without_launching(evidence):
+        return idle
+    return replace(idle, bound=saving_without_launching(evidence))
+
+
 def _missing_record(evidence: Evidence) -> str | None:
-    """Return what was not recorded; None if the causes of nearly all idle time are known."""
+    """Return what is missing to know why the GPU idles; None if nearly all causes are known.
+
+    The result becomes a part of the sentence of `_not_judged_without`.
+    """
     unknown = measure_idle(evidence, "idle_unknown_ns")
     if unknown is None:
-        # Without copies there is no idle time. Otherwise only its causes are not known.
-        return "copies and memsets" if evidence.steps["idle_ns"].null_count else _ONE_CLOCK
+        # Idle time is only known if copies were recorded. Its causes also need one clock.
+        is_idle_known = not evidence.steps["idle_ns"].null_count
+        return _ONE_CLOCK if is_idle_known else "copies and memsets"
     unknown_share = evidence.share_of_step(unknown.judged_ns)
     if unknown_share >= MIN_IDLE_SHARE_OF_STEP:
+        # The operation that ends an idle time shows by its launch why the device idled. In the
+        # sentence, "it" is the idle time.
         share = f"{100 * unknown_share:.0f}% of step time"
         return f"the launches of kernels and copies that end {share} of it"
     is_launch_known = measure_idle(evidence, "idle_launch_ns") is not None
@@ -140,20 +156,22 @@ def _missing_record(evidence: Evidence) -> str | None:
 
 
 def _not_judged_without(evidence: Evidence, missing: str) -> NotJudged:
-    """Say that late launches are not judged, and which other rules are silent for that reason."""
-    silent = []
+    """Say that late launches are not judged, and which other rules do not fire for that reason."""
+    other_rules = []
     if _idle_for_input(evidence) is None:
-        silent.append("input-bound")
-    if _idle_in_calls(evidence, without_allocs=_has_alloc_finding(evidence)) is None:
-        silent.append("sync-bound")
-    nor = ""
-    if silent:
-        verb = "are" if len(silent) > 1 else "is"
-        nor = f", so {' and '.join(silent)} {verb} not either"
-    fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+        other_rules.append("input-bound")
+    has_alloc_finding = _has_alloc_finding(evidence)
+    if _idle_in_calls(evidence, without_allocs=has_alloc_finding) is None:
+        other_rules.append("sync-bound")
+    clause_of_others = ""
+    if other_rules:
+        verb = "are" if len(other_rules) > 1 else "is"
+        clause_of_others = f", so {' and '.join(other_rules)} {verb} not either"
+    reason = f"why the GPU idles is not known without {missing}{clause_of_others}"
     if missing == _ONE_CLOCK:
-        fix = "see the problems about clocks"
-    return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
+        return NotJudged(reason, "see the problems about clocks")
+    fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+    return NotJudged(reason, fix)
 
 
 def _has_bound_without_launching(evidence: Evidence) -> bool:
@@ -168,32 +186,34 @@ def _has_bound_without_launching(evidence: Evidence) -> bool:
 def _word_late_launches(evidence: Evidence, rank: int | None) -> Wording:
     """Say what to change, by how much of the idle time lies in pauses of the host."""
     pause_share = _share_in_pauses(evidence, rank)
-    title = "The GPU idles because the CPU launches kernels late"
-    action = "Launch fewer kernels (torch.compile, CUDA graphs)"
-    advice = _LAUNCH_FASTER
-    if _has_fused_optimizer(evidence):
-        advice = _LAUNCH_FASTER_WITH_FUSED_OPTIMIZER
-    if pause_share < _MIN_SHARE_OF_SOME_PAUSES:
-        return Wording(title, action, advice)
+    # Without a data phase, loading of data looks like any other pause.
+    has_data_phase = "data" in evidence.phases["phase"].unique().to_pylist()
+    mark_data = "" if has_data_phase else f". {_MARK_DATA}"
     if pause_share >= _MIN_SHARE_OF_MOSTLY_PAUSES:
-        title = "The GPU idles while the CPU pauses between launches"
-        action = "Find out what the CPU does while it launches nothing"
-        advice = _FIND_OUT_ABOUT_PAUSES
-    else:
+        return Wording(
+            title="The GPU idles while the CPU pauses between launches",
+            action="Find out what the CPU does while it launches nothing",
+            advice=f"{_FIND_OUT_ABOUT_PAUSES}{mark_data}",
+        )
+    is_fused = _has_fused_optimizer(evidence)
+    launch_faster = _LAUNCH_FASTER_WITH_FUSED_OPTIMIZER if is_fused else _LAUNCH_FASTER
+    advice_about_pauses = ""
+    if pause_share >= _MIN_SHARE_OF_SOME_PAUSES:
         where = "" if rank is None or evidence.n_ranks == 1 else f" on rank {rank}"
         share = f"{100 * pause_share:.0f}% of this idle time{where}"
-        advice = f"{advice}. {share} are pauses of 2 ms and more. {_FIND_OUT_ABOUT_PAUSES}"
-    # Without this phase, loading of data looks like any other pause.
-    has_data_phase = "data" in evidence.phases["phase"].unique().to_pylist()
-    if not has_data_phase:
-        advice = f"{advice}. {_MARK_DATA}"
-    return Wording(title, action, advice)
+        pauses = f"{share} are pauses of 2 ms and more"
+        advice_about_pauses = f". {pauses}. {_FIND_OUT_ABOUT_PAUSES}{mark_data}"
+    return Wording(
+        title="The GPU idles because the CPU launches kernels late",
+        action="Launch fewer kernels (torch.compile, CUDA graphs)",
+        advice=f"{launch_faster}{advice_about_pauses}",
+    )
 
 
 def _share_in_pauses(evidence: Evidence, rank: int | None) -> float:
     """Return the share of a rank's idle time for late launches that lies in pauses of its host.
 
-    If the rank is None, all ranks count together.
+    If the rank is None, all ranks count together. Some idle time must be for late launches.
     """
     steps = evidence.steps
     if rank is not None:
@@ -212,11 +232,10 @@ def _has_fused_optimizer(evidence: Evidence) -> bool:
 def late_launches(evidence: Evidence) -> LateLaunches | None:
     """Return which devices idle for late launches, and whose hosts are slower.
 
-    None if no device idles so, or if the launch time of a host is not known.
+    None if no device idles for late launches, or if the launch time of a host is not known.
 
-    A device may also idle although its launches come no later than those of the others: its queue
-    was empty when the capture began, or emptied since, while the other hosts live on a lead. Then
-    no host is to blame by itself.
+    A device may idle for launches although its host is no slower than the others. The other hosts
+    have launched ahead of their devices, and this host has not. Then no host is to blame by itself.
     """
     slower = slower_hosts(evidence.steps)
     n_late_steps = ranks_with_late_launches(evidence.steps)
@@ -312,13 +331,13 @@ def sync_bound(evidence: Evidence) -> Answer:
     idle = _idle_in_calls(evidence, without_allocs=has_alloc_finding)
     if idle is None:
         return None
+    excluded_calls = MANAGING_MEMORY if has_alloc_finding else ()
     # The calls that block the host longest come first.
-    calls = [*evidence.blocked_ns_by_call]
-    if has_alloc_finding:
-        calls = [name for name in calls if name not in MANAGING_MEMORY]
+    calls = [name for name in evidence.blocked_ns_by_call if name not in excluded_calls]
     longest_calls = calls[:_MAX_SHOWN_CALLS]
     blocked_ns = {call: evidence.blocked_ns_by_call[call] for call in longest_calls}
-    name = next(iter(longest_calls), "a synchronizing call")[:LONGEST_CALL]
+    # Long names are cut off.
+    name = calls[0][:LONGEST_CALL] if calls else "a synchronizing call"
     title = f"The GPU idles because the CPU is blocked in {name}{idle.rank_clause}"
     advice = _AVOID_SYNCHRONIZING
     allocator_call = _longest_allocator_call(calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -114,20 +115,16 @@ class _Question(NamedTuple):
 
 
 def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str, Any]:
-    """Return the line of Python that a finding names, or why it is not known.
+    """Return the line of Python that explains the idle time of a finding, or why it is not known.
 
-    The result is empty for a finding that no line explains, and without samples. The line is the
-    innermost line of the user's program with most samples in the idle time in question. It needs
-    half of these samples, and half of the steps. If the program has no such line, it is the
-    innermost line of all. In this case the function and the call that are in the stack of most
-    samples are added.
-
-    If waits for Python's lock (GIL) were recorded, their time in this idle time is added, and the
-    line at which another thread let go of the lock.
+    The result is empty for a finding that no line explains, and without samples. The line is that
+    of `_figures_of_lines`. If waits for Python's lock (GIL) were recorded, `_lock_figures` are
+    added.
     """
     cause = _CAUSE_OF_FINDING.get(name)
     if cause is None:
         return {}
+    # Lock waits are known even if the user wants no lines.
     left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
     lines = evidence.host_lines
@@ -175,8 +172,9 @@ def _mean_lock_wait_ns(evidence: Evidence, question: _Question) -> float | None:
 def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
     """Return how long the launching thread waits for Python's lock, and who holds it meanwhile.
 
-    The share of idle time is added if both times are known. The line of the holder is added if that
-    share is large, and if most of enough samples are at this line.
+    The share of idle time is added if both times are known. If that share is large, the line of the
+    thread that holds the lock is added. This line needs most of the samples of the holder, and
+    these must be enough samples.
     """
     figures: dict[str, Any] = {LOCK_WAIT: wait_ns}
     idle_ns = _mean_idle_ns(question)
@@ -222,15 +220,13 @@ def _rank_of(evidence: Evidence, finding: Finding) -> int | None:
 def _is_late_by_idling(evidence: Evidence, rank: int | None, finding: Finding) -> bool:
     """Tell whether a rank is late because its GPU idles for its host longer than other GPUs do.
 
-    Half of the lateness must be such idle time. False if that is not known.
+    The longer idle time must be half of the lateness. False if it is not known.
     """
     lateness_ns = finding.evidence.get("lateness_ns_per_step")
     steps = evidence.steps
     if rank is None or not lateness_ns:
         return False
-    idle_ns = pa.array([0] * steps.num_rows, pa.int64())
-    for column in _IDLE_COLUMNS:
-        idle_ns = pc.add(idle_ns, steps.column(column))
+    idle_ns = reduce(pc.add, map(steps.column, _IDLE_COLUMNS))
     is_of_rank = pc.equal(steps["rank"], rank)
     of_rank_ns = pc.mean(idle_ns.filter(is_of_rank)).as_py()
     of_others_ns = pc.mean(idle_ns.filter(pc.invert(is_of_rank))).as_py()
@@ -268,7 +264,7 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     line = _main_line(question, IN_PROGRAM)
     figures: dict[str, Any] = {}
     if line is None or not _is_main(line, totals):
-        # No line of the program has most samples.
+        # No line of the program has most samples, but the innermost line may have most.
         line = innermost
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
@@ -283,9 +279,10 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
 
 
 def _let_go_figures(question: _Question) -> dict[str, Any]:
-    """Return the line at which the thread let go of the lock, for most of the late samples.
+    """Return the line at which the thread let go of Python's lock, for most delayed samples.
 
-    A sample is late if it was due while the thread held the lock. Empty without such a line.
+    A sample that is due while the thread holds the lock is only taken when the thread lets go. The
+    result is empty if no line has most of these samples.
     """
     line = _main_line(question, LET_GO)
     totals = _totals(question, LET_GO)
@@ -309,6 +306,7 @@ def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
     call = _main_frame(question, CALL, totals)
     if call is not None:
         figures[HOST_CALL] = _figure_of(call, totals)
+        # A call is at one line, and only a function has a last line.
         del figures[HOST_CALL]["last_line"]
     return figures
 
@@ -316,20 +314,21 @@ def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
 def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | None:
     """Return the innermost call or function that is in the stacks of most samples of a cause.
 
-    A candidate is in half of the samples, and has samples in half of the steps. What is in nearly
-    all samples of other times too is the loop, which explains nothing, so it is no candidate. Of
-    the candidates in about the most samples, the innermost is returned; None without candidates.
+    A candidate is in half of the samples of the cause, and has samples in half of the steps. A
+    frame that is also in nearly all other samples is the training loop. It explains no idle time,
+    so it is no candidate. Of the candidates with about the most samples, the innermost is returned;
+    None without candidates.
     """
     rows = select_rows(question.lines, "frame", frame)
     keys = ["file", "function"]
     if frame == CALL:
         keys.append("line")
     of_program = select_rows(question.lines, "frame", IN_PROGRAM)
-    n_samples_of_other_times = _count_other_samples(of_program, question)
+    n_other_samples = _count_other_samples(of_program, question)
     candidates = []
     for candidate in _sums_of_frames(rows, question.cause, keys):
         is_main = _is_main(candidate.place, totals)
-        is_loop = _is_in_nearly_all(candidate.n_other_samples, n_samples_of_other_times)
+        is_loop = _is_in_nearly_all(candidate.n_other_samples, n_other_samples)
         if is_main and not is_loop:
             candidates.append(candidate)
     most_samples = max((candidate.place.n_samples for candidate in candidates), default=0)

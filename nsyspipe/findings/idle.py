@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
@@ -109,19 +110,18 @@ class _Cause(NamedTuple):
 def measure_large_idle(
     evidence: Evidence, column: str, *, excluded: Sequence[str] = (), removed: Removed | None = None
 ) -> Idle | None:
-    """Return a cause of idle time that takes 2 % of the step at least; otherwise None.
+    """Return the idle time of `measure_idle` if it takes at least 2 % of the step; otherwise None.
 
     The parameters are those of `measure_idle`. The bound of the result leaves each step as long as
-    the fastest host takes to launch it. Late launches have a bound of their own, see
-    `launch_saving`, so their bound stays that of `measure_idle`.
+    the fastest host takes to launch it. For late launches the bound is that of `measure_idle`,
+    because launching itself would get shorter.
     """
     idle = measure_idle(evidence, column, excluded=excluded, removed=removed)
     if idle is None or evidence.share_of_step(idle.judged_ns) < MIN_IDLE_SHARE_OF_STEP:
         return None
     if column == _LAUNCH_COLUMN or idle.bound is None:
         return idle
-    bound = _limit_by_launching(evidence, idle.bound)
-    return Idle(idle.judged_ns, bound, idle.rank, idle.where, idle.is_perhaps_bubble)
+    return replace(idle, bound=_limit_by_launching(evidence, idle.bound))
 
 
 def measure_idle(
@@ -129,18 +129,16 @@ def measure_idle(
 ) -> Idle | None:
     """Return how long the judged rank idles for a cause, and what a step gains without the cause.
 
-    The cause is a column of the steps. `excluded` are columns of parts of the cause that do not
-    count. `removed` is what a step loses together with the cause, for the bound. The result is None
-    if the cause is not known on every rank.
+    The cause is a column of the steps, less its parts in the columns `excluded`. `removed` is what
+    a step loses together with the cause, which makes the bound larger. The result is None if the
+    cause is not known on every rank.
 
     The judged rank is the one that waits least for the others in a step. Of equals, that is the
     rank with the longest window, then the lowest rank. If waiting is not known, the rank in the
     middle is judged. If process groups are not known, the rank with most of the cause is judged.
-    `_bound_without` has the bound.
 
-    Stages of a pipeline wait by design, and it is not known how much of their idle time lies in the
-    bubble, so they have no bound. Late launches have a bound if half of them are `launching_ns`,
-    which lies in no bubble.
+    Stages of a pipeline have no bound, because their idle time may lie in the bubble. Late launches
+    are an exception: they have a bound if half of them are `launching_ns`, which lies in no bubble.
     """
     steps = evidence.steps
     for part in excluded:
@@ -168,7 +166,10 @@ def launching_ns(evidence: Evidence) -> Float64:
 
 
 def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
-    """Return the figures of a finding about idle time. With one rank, none names a rank."""
+    """Return the figures of a finding about idle time. With one rank, none names a rank.
+
+    `column` is the cause of the idle time.
+    """
     figures: dict[str, Any] = evidence.means("idle_ns", *IDLE_CAUSES)
     parts = {} if idle.bound is None else idle.bound.parts
     if parts:
@@ -179,9 +180,10 @@ def idle_figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     figures[f"judged_{column}_per_step"] = idle.judged_ns
     if idle.bound is not None and parts:
         figures["limit_rank"] = idle.bound.limit_rank
-    if "left_for_launching" in parts:
-        launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
-        figures["fastest_launch_ns_per_step"] = float(launch_ns.mean())
+        # `_limit_by_launching` adds this part if launching limits the bound.
+        if "left_for_launching" in parts:
+            launch_ns = fastest_launch_times(evidence.steps, is_input_free=True)
+            figures["fastest_launch_ns_per_step"] = float(launch_ns.mean())
     if evidence.is_pipeline:
         figures["bubble_ns_per_step"] = evidence.bubble_ns_per_step
     return figures
@@ -196,20 +198,23 @@ def _exclude(steps: StepsTable, column: str, part: str) -> pa.Table:
 
 
 def _find_gone(evidence: Evidence, cause_ns: Float64, removed: Removed | None) -> _Gone:
-    """Return what each row of the steps loses: the cause, or what is removed if that is more."""
+    """Return what each row of the steps loses without a cause of idle time.
+
+    That is the idle time of the cause, or the idle time in `removed` if it is more. The copies in
+    `removed` are gone too.
+    """
     no_copies = np.zeros(cause_ns.size)
     if removed is None:
-        return _Gone(cause_ns, no_copies)
-    columns_ns = [*evidence.columns(*removed.idle_columns)]
-    made_ns = np.sum(columns_ns, axis=0)
+        return _Gone(idle=cause_ns, copies=no_copies)
+    removed_columns_ns = [*evidence.columns(*removed.idle_columns)]
     (idle_ns,) = evidence.columns("idle_ns")
     # The columns may overlap, so their sum may be more than all idle time.
-    made_idle_ns = np.minimum(made_ns, idle_ns)
-    gone_idle_ns = np.maximum(cause_ns, made_idle_ns)
+    removed_idle_ns = np.minimum(np.sum(removed_columns_ns, axis=0), idle_ns)
+    gone_idle_ns = np.maximum(cause_ns, removed_idle_ns)
     if removed.copies_column is None:
-        return _Gone(gone_idle_ns, no_copies)
+        return _Gone(idle=gone_idle_ns, copies=no_copies)
     (copies_ns,) = evidence.columns(removed.copies_column)
-    return _Gone(gone_idle_ns, copies_ns)
+    return _Gone(idle=gone_idle_ns, copies=copies_ns)
 
 
 def _is_mostly_launching(evidence: Evidence, cause: _Cause) -> bool:
@@ -221,20 +226,23 @@ def _is_mostly_launching(evidence: Evidence, cause: _Cause) -> bool:
 
 
 def _gone_outside_of_bubble(evidence: Evidence, cause: _Cause) -> _Gone | None:
-    """Return what steps lose with a cause; None if it may lie in the bubble of a pipeline."""
+    """Return what steps lose without a cause; None if it may be the bubble of a pipeline.
+
+    In a pipeline, only idle time while a host launches late is known to be outside of the bubble.
+    """
     if not evidence.is_pipeline:
         return cause.gone
     if not _is_mostly_launching(evidence, cause):
         return None
     no_copies = np.zeros(cause.ns.size)
-    return _Gone(launching_ns(evidence), no_copies)
+    return _Gone(idle=launching_ns(evidence), copies=no_copies)
 
 
 def _judge_middle_rank(evidence: Evidence, cause: _Cause) -> Idle:
     """Judge the rank in the middle. The bound is the largest of the means of ranks."""
     judged_ns = cause.mean_of_middle_rank()
     if evidence.is_pipeline:
-        return Idle(judged_ns, None, is_perhaps_bubble=True)
+        return Idle(judged_ns, bound=None, is_perhaps_bubble=True)
     parts = _parts_of_rank_with_most(evidence.rank_of_row, cause.gone)
     bound = Bound(sum(parts.values()), parts)
     return Idle(judged_ns, bound)
@@ -267,7 +275,7 @@ def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
     where = f" on rank {rank}"
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
-        return Idle(means[rank], None, rank, where, is_perhaps_bubble=True)
+        return Idle(means[rank], bound=None, rank=rank, where=where, is_perhaps_bubble=True)
     comm_ns, hidden_comm_ns = evidence.columns("comm_ns", "overlap_compute_ns")
     largest_elsewhere_ns = _largest_on_other_ranks(evidence, gone.total)
     caused_ns = np.minimum(comm_ns, largest_elsewhere_ns)
@@ -287,25 +295,29 @@ def _judge_rank_with_most(evidence: Evidence, cause: _Cause) -> Idle:
 
 
 def _judge_awaited_rank(evidence: Evidence, cause: _Cause) -> Idle:
-    """Judge in each step the rank that the other ranks wait for."""
+    """Judge in each step the rank that the other ranks wait for.
+
+    The rank of the result has most of the judged time. It is named unless the rank in the middle
+    idles for at least half of that time.
+    """
     awaited_rows = _rows_of_awaited_ranks(evidence)
+    # One value per step, of the rank that is awaited in this step.
     awaited_ns = cause.ns[awaited_rows]
-    judged_ns = float(awaited_ns.mean())
     awaited_ranks = evidence.rank_of_row[awaited_rows]
+    judged_ns = float(awaited_ns.mean())
     ranks, rank_number_of_step = np.unique(awaited_ranks, return_inverse=True)
-    ns_of_ranks = np.bincount(rank_number_of_step, weights=awaited_ns)
-    rank = int(ranks[ns_of_ranks.argmax()])
+    judged_ns_of_ranks = np.bincount(rank_number_of_step, weights=awaited_ns)
+    rank = int(ranks[judged_ns_of_ranks.argmax()])
     where = ""
-    do_others_idle_less = 2 * cause.mean_of_middle_rank() < judged_ns
-    if do_others_idle_less:
-        min_ns_of_turn = _MIN_SHARE_OF_RANK_IN_TURN * ns_of_ranks.sum()
-        ranks_in_turn = ranks[ns_of_ranks >= min_ns_of_turn]
+    if judged_ns > 2 * cause.mean_of_middle_rank():
+        min_ns_of_turn = _MIN_SHARE_OF_RANK_IN_TURN * judged_ns_of_ranks.sum()
+        ranks_in_turn = ranks[judged_ns_of_ranks >= min_ns_of_turn]
         where = _where_text(evidence, rank, ranks_in_turn.tolist())
     gone = _gone_outside_of_bubble(evidence, cause)
     if gone is None:
-        return Idle(judged_ns, None, rank, where, is_perhaps_bubble=True)
+        return Idle(judged_ns, bound=None, rank=rank, where=where, is_perhaps_bubble=True)
     bound = _bound_without(evidence, gone)
-    return Idle(judged_ns, bound, rank, where)
+    return Idle(judged_ns, bound=bound, rank=rank, where=where)
 
 
 def _rows_of_awaited_ranks(evidence: Evidence) -> Int64:
@@ -364,16 +376,16 @@ def _bound_without(evidence: Evidence, gone: _Gone) -> Bound:
         max over ranks(wall) - max over ranks(wall - gone - min(wait, largest gone on another rank)
         - slowed)
 
-    ``wall`` is the window of a rank, and ``gone`` is what it loses itself. Of its waiting, as much
-    is gone as what another rank loses can have caused. ``slowed`` is how much its hidden waiting
-    slows its compute at most (`Evidence.slowed_ns`), because NCCL's kernels also slow compute while
-    they wait.
+    ``wall`` is the window of a rank, and ``gone`` is what the rank loses itself. Its waiting gets
+    shorter by what another rank loses. ``slowed`` is how much its hidden waiting slows its compute
+    at most (`Evidence.slowed_ns`), because NCCL's kernels also slow compute while they wait.
     """
     wait_ns = _wait_ns(evidence)
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
     largest_elsewhere_ns = _largest_on_other_ranks(evidence, gone.total)
     caused_ns = np.minimum(wait_ns, largest_elsewhere_ns)
-    slowed_ns = slowed_by_waiting(evidence, caused_ns, wait_ns - exposed_wait_ns)
+    hidden_wait_ns = wait_ns - exposed_wait_ns
+    slowed_ns = slowed_by_waiting(evidence, caused_ns, hidden_wait_ns)
     shortened_ns = wall_ns - gone.total - caused_ns - slowed_ns
     limit_rows = evidence.rows_of_largest(shortened_ns)
     parts = evidence.mean_parts(
@@ -392,7 +404,7 @@ def slowed_by_waiting(evidence: Evidence, gone_wait_ns: Float64, hidden_ns: Floa
 
     It is 0 for rows of which no waiting is gone.
     """
-    slowed_ns = evidence.slowed_ns(hidden_ns, is_most=True)
+    slowed_ns = evidence.slowed_ns(hidden_ns, is_upper_bound=True)
     return np.where(gone_wait_ns > 0, slowed_ns, 0.0)
 
 
@@ -408,15 +420,18 @@ def _largest_on_other_ranks(evidence: Evidence, cause_ns: Float64) -> Float64:
     It is 0 if there is no other rank.
     """
     _, step_number_of_row = np.unique(evidence.step_of_row, return_inverse=True)
-    row_of_largest = evidence.rows_of_largest(cause_ns)
-    largest_ns = cause_ns[row_of_largest]
-    elsewhere_ns = largest_ns[step_number_of_row]
-    # For the rank that has the largest cause itself, the second largest counts.
+    # One row per step.
+    rows_of_largest = evidence.rows_of_largest(cause_ns)
     without_largest_ns = cause_ns.copy()
-    without_largest_ns[row_of_largest] = 0
+    without_largest_ns[rows_of_largest] = 0
+    largest_ns = cause_ns[rows_of_largest]
     second_largest_ns = evidence.largest(without_largest_ns)
-    elsewhere_ns[row_of_largest] = second_largest_ns
-    return elsewhere_ns
+    # The rank with the largest cause looks at the second largest, all others at the largest.
+    has_largest = np.zeros(cause_ns.size, np.bool_)
+    has_largest[rows_of_largest] = True
+    return np.where(
+        has_largest, second_largest_ns[step_number_of_row], largest_ns[step_number_of_row]
+    )
 
 
 def _limit_by_launching(evidence: Evidence, bound: Bound) -> Bound:

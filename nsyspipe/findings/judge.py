@@ -120,12 +120,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     skipped: dict[NotJudged, list[str]] = {}
     for rule, columns in RULES.items():
         name = rule_name(rule)
-        answer = rule(evidence)
-        if answer is None:
-            answer = _why_not_silent(evidence, columns)
-        elif isinstance(answer, Finding):
-            finding = _with_line(evidence, name, answer)
-            answer = _check_finding(evidence, name, finding)
+        answer = _checked_answer(evidence, name, rule(evidence), columns)
         if isinstance(answer, NotJudged):
             skipped.setdefault(answer, []).append(name)
         elif answer is not None:
@@ -135,6 +130,21 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         check = SkippedCheck(tuple(names), why.reason, why.fix)
         problems.append(_note_skipped(check, ", ".join(names)))
     return schema.FINDINGS.from_rows(in_order(rows)), problems
+
+
+def _checked_answer(
+    evidence: Evidence, name: str, answer: Answer, columns: Iterable[str]
+) -> Answer:
+    """Return the answer of a rule as far as the data supports the answer.
+
+    `name` is the ID of the rule, and `columns` are the columns of the steps that the rule needs.
+    """
+    if answer is None:
+        return _why_unknown(evidence, columns)
+    if isinstance(answer, NotJudged):
+        return answer
+    finding = _with_line(evidence, name, answer)
+    return _check_finding(evidence, name, finding)
 
 
 def _with_line(evidence: Evidence, name: str, finding: Finding) -> Finding:
@@ -162,10 +172,10 @@ def _note_skipped(check: SkippedCheck, rules: str) -> Problem:
     return replace(note, fix=check.fix, skipped_check=check)
 
 
-def _why_not_silent(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
-    """Return why a rule without a finding is not judged; None if it was judged.
+def _why_unknown(evidence: Evidence, columns: Iterable[str]) -> NotJudged | None:
+    """Return which columns of the steps are not known on every rank; None if all are known.
 
-    It is not judged if one of the columns that it needs is not known on every rank.
+    Without them, a rule that needs them finds nothing, which does not mean that nothing is there.
     """
     unknown = [column for column in columns if evidence.steps.column(column).null_count]
     if not unknown:
@@ -179,9 +189,10 @@ def _check_finding(evidence: Evidence, name: str, finding: Finding) -> Answer:
 
     Findings that do not depend on either stay as they are.
     """
+    # Of communication outside the steps, the calls per step are null.
     has_comm_outside_steps = bool(evidence.traffic["calls_per_step"].null_count)
     if name in LESSEN_EXPOSURE and has_comm_outside_steps:
-        # The bound would be too low.
+        # The bound would miss what this communication costs.
         return NotJudged("some of the communication is outside the steps", _SEE_STEPS)
     if name in _COMM_FINDINGS and not evidence.are_groups_known:
         return _without_waiting(name, finding)
@@ -196,18 +207,19 @@ def _without_waiting(name: str, finding: Finding) -> Answer:
     """
     if name != "slow-link":
         return WAITING_UNKNOWN
-    names = [name for name in finding.evidence if not name.startswith("saving_")]
-    figures = {name: finding.evidence[name] for name in names}
+    figures_of_rule = finding.evidence.items()
+    figures = {key: figure for key, figure in figures_of_rule if not key.startswith("saving_")}
     return replace(finding, saving_ns_per_step=None, evidence=figures)
 
 
 def _make_row(evidence: Evidence, name: str, finding: Finding) -> dict[str, Any]:
     """Return a finding as a row of `schema.FINDINGS`.
 
-    Its figures say so if the saving may contain waiting that its advice does not change.
+    The saving may contain waiting that the advice does not change. Then the figures say so.
     """
     saving_ns = finding.saving_ns_per_step
     figures = finding.evidence
+    # Such a saving is meant to be of transfer alone.
     is_of_transfer = name in _COMM_FINDINGS and name not in _WAITING_FINDINGS
     if is_of_transfer and saving_ns and not evidence.is_wait_known:
         condition = Condition(is_wait_included=True)
@@ -263,9 +275,8 @@ def is_wait_included(finding: Mapping[str, Any]) -> bool:
 def is_by_host(finding: Mapping[str, Any]) -> bool:
     """Tell whether ranks or stages are late because their hosts launch late.
 
-    That is so if even the fastest host takes longer to launch steps than devices work in them. It
-    is also so if the finding says that ranks are launched late, unless a replay says what balanced
-    ranks gain.
+    Either of two figures shows this: launching decides how long steps take, or ranks are launched
+    late. The second figure does not count if a replay has estimated what balanced ranks gain.
     """
     figures = _read_evidence(finding)
     if figures.get(IS_LAUNCH_BOUND):
@@ -322,19 +333,21 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _move_behind_causes(
     rows: list[Mapping[str, Any]], symptom: str, causes: Collection[str]
 ) -> None:
-    """Move a symptom behind the last of its causes that is not conditional, in place."""
+    """Move a symptom behind the last of its causes that is not conditional, in place.
+
+    Symptoms other than `EXPOSURE` only move if hosts cause them, see `is_by_host`.
+    """
     ids = [row["id"] for row in rows]
     if symptom not in ids:
         return
-    place = ids.index(symptom)
-    places_of_causes = []
-    for cause_place, row in enumerate(rows):
+    symptom_place = ids.index(symptom)
+    cause_places = []
+    for place, row in enumerate(rows):
         if row["id"] in causes and not is_conditional(row):
-            places_of_causes.append(cause_place)
-    last_cause_place = max(places_of_causes, default=-1)
-    if place > last_cause_place:
+            cause_places.append(place)
+    if not cause_places or symptom_place > max(cause_places):
         return
-    if symptom == EXPOSURE or is_by_host(rows[place]):
-        row_of_symptom = rows.pop(place)
-        # Without the symptom, the last cause is one place further up.
-        rows.insert(last_cause_place, row_of_symptom)
+    if symptom == EXPOSURE or is_by_host(rows[symptom_place]):
+        row_of_symptom = rows.pop(symptom_place)
+        # Without the symptom, the last cause moves up, so its old place is the one behind it.
+        rows.insert(max(cause_places), row_of_symptom)

@@ -133,9 +133,10 @@ def _number_hosts(hosts_of: Mapping[int, str]) -> _Hosts:
 def _measure_late_hosts(rows: pa.Table, host: Int64, n_hosts: int) -> Int64:
     """Return for each operation how late its host is in the collective, ns.
 
-    `host` is the host of each operation. Only the host whose first rank starts last can be late: by
-    the time from the last start of all other hosts to this first start. That time is below 0 if it
-    is not late. The operations of all other hosts have 0, and so has a host without others.
+    `host` is the host of each operation. In a collective, only one host can be late: the one whose
+    first rank starts after the first ranks of all other hosts. It is late by the time from the last
+    start on the other hosts to its own first start. That is below 0 if another rank starts even
+    later. The operations of the other hosts have 0, and so have those of a collective in one host.
     """
     start_ns = rows["start_ns"].to_numpy()
     collective = number_collectives(rows)
@@ -147,17 +148,18 @@ def _measure_late_hosts(rows: pa.Table, host: Int64, n_hosts: int) -> Int64:
     np.minimum.at(first_ns, cell_of_operation, start_ns)
     last_ns = np.full(shape, -_NEVER_NS)
     np.maximum.at(last_ns, cell_of_operation, start_ns)
+    # A host that takes no part never starts, so it must not be the latest.
     takes_part = first_ns < _NEVER_NS
     known_first_ns = np.where(takes_part, first_ns, -_NEVER_NS)
     latest_host = known_first_ns.argmax(axis=1)
     cells_of_latest = (np.arange(n_collectives), latest_host)
+    # Without the starts on the latest host, the last start is that of the other hosts.
     last_ns[cells_of_latest] = -_NEVER_NS
     last_of_others_ns = last_ns.max(axis=1)
     late_ns = first_ns[cells_of_latest] - last_of_others_ns
-    has_no_others = last_of_others_ns == -_NEVER_NS
-    late_ns[has_no_others] = 0
-    is_on_latest_host = host == latest_host[collective]
-    return np.where(is_on_latest_host, late_ns[collective], 0)
+    has_others = last_of_others_ns > -_NEVER_NS
+    can_be_late = (host == latest_host[collective]) & has_others[collective]
+    return np.where(can_be_late, late_ns[collective], 0)
 
 
 def number_collectives(rows: pa.Table) -> Int64:
@@ -190,10 +192,11 @@ def collective_keys(rows: CollectivesTable) -> Int64:
 def _delays_by_step(
     rows: pa.Table, host: Int64, late_ns: Int64, n_ranks_of_host: Int64
 ) -> _HostDelays:
-    """Return how late hosts are in each step: the least of their ranks.
+    """Return how late hosts are in each step.
 
-    `host` and `late_ns` have a value per operation. A host with one rank is not late, and neither
-    is a host of which a rank has no operation in the step.
+    A rank is as late as in its latest operation of the step. A host is as late as the rank of it
+    that is least late. A host has 0 if it has one rank, or if one of its ranks has no operation in
+    the step. `host` and `late_ns` have a value per operation.
     """
     operations = rows.select(["step", "rank"])
     operations = operations.append_column("host", pa.array(host))

@@ -32,21 +32,21 @@ def saving_of_all(evidence: Evidence, collectives: CollectivesTable) -> dict[str
 def limited_saving(
     evidence: Evidence, delay_parts: Mapping[str, float], *, only_delays: bool
 ) -> dict[str, float]:
-    """Return what a step gains at most if no rank is late, by part.
+    """Return what a step gains at most if no rank is late, as parts that sum to it.
 
-    `delay_parts` sum to what the delays of ranks can save. The result has these parts, or those by
-    which step time exceeds the shortest window without its exposed waiting, if that is more. With
-    `only_delays`, only the delays count.
+    Two sums show what late ranks cost, and the larger one counts: `delay_parts`, and by how much
+    step time exceeds the shortest window without its exposed waiting. With `only_delays`,
+    `delay_parts` alone count.
 
-    The result is limited by what exceeds the work of the rank that computes least, and by what
-    exceeds the launch time of the fastest host.
+    No step gets shorter than the least compute of a rank, or than the launch time of the fastest
+    host. If one of these limits leaves less to gain, the result has the parts of that limit.
     """
     above_shortest_window = {} if only_delays else _above_shortest_window(evidence)
-    larger = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
+    larger_parts = max(dict(delay_parts), above_shortest_window, key=_sum_parts)
     above_compute = _above_compute(evidence)
     above_launching_ns = float(evidence.above_launching_ns.mean())
     above_launching = {"above_launching": above_launching_ns}
-    return min(larger, above_compute, above_launching, key=_sum_parts)
+    return min(larger_parts, above_compute, above_launching, key=_sum_parts)
 
 
 def _sum_parts(parts: Mapping[str, float]) -> float:
@@ -54,24 +54,33 @@ def _sum_parts(parts: Mapping[str, float]) -> float:
 
 
 def _above_shortest_window(evidence: Evidence) -> dict[str, float]:
-    """Return by what steps are longer than their shortest windows without exposed waiting."""
+    """Return how much longer steps are than their shortest windows without exposed waiting.
+
+    The result has parts that sum to this time, which are means over steps.
+    """
     wall_ns, exposed_wait_ns = evidence.columns("wall_ns", "exposed_wait_ns")
     without_waiting_ns = wall_ns - exposed_wait_ns
+    # The largest of the negative values is the shortest window.
     shortest_rows = evidence.rows_of_largest(-without_waiting_ns)
     return evidence.mean_parts(shortest_rows, exposed_wait=exposed_wait_ns)
 
 
 def _above_compute(evidence: Evidence) -> dict[str, float]:
-    """Return by what steps are longer than the compute of the rank with the least, by part."""
+    """Return how much longer steps are than the least compute of a rank in them.
+
+    That compute counts without the time by which hidden waiting slows it. The result has parts that
+    sum to this difference, which are means over steps.
+    """
     wall_ns, compute_ns, idle_ns = evidence.columns("wall_ns", "compute_ns", "idle_ns")
     exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
-    # All that a window has besides these is copies during neither.
+    # A window has compute, exposed communication, idle time, and copies during none of these.
     copies_ns = wall_ns - compute_ns - exposed_ns - idle_ns
     transfer_ns = exposed_ns - exposed_wait_ns
     slowed_ns = _slowed_by_hidden_waits(evidence)
-    least_rows = evidence.rows_of_largest(-compute_ns)
+    # The largest of the negative values is the least compute.
+    rows_of_least_compute = evidence.rows_of_largest(-compute_ns)
     return evidence.mean_parts(
-        least_rows,
+        rows_of_least_compute,
         exposed_wait=exposed_wait_ns,
         slowed_by_waiting=slowed_ns,
         idle=idle_ns,
@@ -81,16 +90,15 @@ def _above_compute(evidence: Evidence) -> dict[str, float]:
 
 
 def _above_compute_ns(evidence: Evidence) -> Float64:
-    """Return how much longer each step is than the compute of the rank with the least.
-
-    That compute counts without the time by which hidden waiting slows it.
-    """
+    """Return for each step the sum of the parts of `_above_compute`, ns."""
     wall_ns, compute_ns = evidence.columns("wall_ns", "compute_ns")
-    least_rows = evidence.rows_of_largest(-compute_ns)
+    # The largest of the negative values is the least compute.
+    rows_of_least_compute = evidence.rows_of_largest(-compute_ns)
     slowed_ns = _slowed_by_hidden_waits(evidence)
     step_ns = evidence.largest(wall_ns)
-    above_ns = step_ns - compute_ns[least_rows]
-    return above_ns + slowed_ns[least_rows]
+    above_slowed_compute_ns = step_ns - compute_ns[rows_of_least_compute]
+    # Compute would take less without the time by which waiting slows it.
+    return above_slowed_compute_ns + slowed_ns[rows_of_least_compute]
 
 
 def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
@@ -98,14 +106,15 @@ def _slowed_by_hidden_waits(evidence: Evidence) -> Float64:
     wait_ns, exposed_wait_ns = evidence.columns("wait_ns", "exposed_wait_ns")
     (hidden_comm_ns,) = evidence.columns("overlap_compute_ns")
     hidden_wait_ns = np.minimum(wait_ns - exposed_wait_ns, hidden_comm_ns)
-    return evidence.slowed_ns(hidden_wait_ns, is_most=True)
+    return evidence.slowed_ns(hidden_wait_ns, is_upper_bound=True)
 
 
 def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str, float]:
     """Return how much longer a step is because ranks come late, by part, means over steps.
 
-    ``delays`` are those of the rank that is delayed most. The other parts are below 0: what no rank
-    saves, because ranks compute or hosts launch for at least so long. Parts of 0 are left out.
+    ``delays`` are those of the rank that is delayed most. A step still lasts as long as ranks
+    compute and hosts launch, so a part of the delays may stay. It is taken off by parts below 0,
+    ``left_for_compute`` and ``left_for_launching``. Both are left out if they are 0.
     """
     delays_ns = _delays_ns(evidence, collectives)
     limited_by_compute_ns = np.minimum(delays_ns, _above_compute_ns(evidence))
@@ -121,10 +130,10 @@ def _delay_parts(evidence: Evidence, collectives: CollectivesTable) -> dict[str,
 
 
 def _delays_ns(evidence: Evidence, collectives: CollectivesTable) -> Float64:
-    """Return how long the rank is delayed that is delayed most, for each step.
+    """Return the largest delay of a rank in each step, ns.
 
-    It is at most the time for which all ranks together are waited for. It is 0 for a step without
-    collectives whose waiting is known.
+    It is at most the time for which all ranks together are waited for. A step has 0 if waiting is
+    not known in any of its collectives.
     """
     steps = np.unique(evidence.step_of_row)
     is_wait_known = pc.is_valid(collectives["wait_ns"])
@@ -157,10 +166,10 @@ class _Operations(NamedTuple):
     collective: Int64
     # The steps with operations, in order.
     steps: Int64
-    # The place of the operation's step among `steps`.
-    step: Int64
-    # The place of the collective in its step.
-    place: Int64
+    # The index of the operation's step in `steps`.
+    step_index: Int64
+    # How many collectives of the step come before the collective.
+    order_in_step: Int64
     rank: Int64
     start_ns: Int64
     # When waiting ends.
@@ -187,9 +196,11 @@ class _RankDelays:
         self._delay_ns = np.zeros(shape, np.int64)
         self._waited_until_ns = np.zeros(shape, np.int64)
         # The first collectives of all steps come first, then the second ones, and so on.
-        by_place = np.argsort(operations.place, kind="stable")
-        first_of_place = run_starts(operations.place[by_place])
-        for rows in np.split(by_place, first_of_place[1:]):
+        by_order = np.argsort(operations.order_in_step, kind="stable")
+        starts = run_starts(operations.order_in_step[by_order])
+        # `split` needs no start of the first array.
+        for rows in np.split(by_order, starts[1:]):
+            # Without operations, `split` gives one empty array.
             if rows.size:
                 self._delay_by_collectives(rows)
 
@@ -201,20 +212,24 @@ class _RankDelays:
     def _delay_by_collectives(self, rows: Int64) -> None:
         """Delay ranks by collectives of different steps, one of each step.
 
-        `rows` are the operations of these collectives, collective by collective.
+        `rows` are the operations of these collectives, collective by collective. So a rank has at
+        most one of these operations in a step.
         """
         operations = self._operations
-        cells = (operations.step[rows], self._column_of_operation[rows])
+        # Where both arrays have the step and the rank of each operation.
+        cells = (operations.step_index[rows], self._column_of_operation[rows])
         waited_until_ns = self._waited_until_ns[cells]
         # A rank that already waits for an earlier collective does not wait twice.
         wait_start_ns = np.maximum(operations.start_ns[rows], waited_until_ns)
         wait_end_ns = operations.wait_end_ns[rows]
         held_up_ns = operations.held_up_ns[rows]
         wait_ns = np.maximum(wait_end_ns - wait_start_ns, 0)
+        # Late ranks cause no more waiting than the time for which they are waited for.
         caused_wait_ns = np.minimum(wait_ns, held_up_ns)
+        delay_ns = self._delay_ns[cells] + caused_wait_ns
+        # After a collective, all of its ranks have the largest of their delays.
         first_of_collective = run_starts(operations.collective[rows])
         n_operations = np.diff(first_of_collective, append=rows.size)
-        delay_ns = self._delay_ns[cells] + caused_wait_ns
         largest_delay_ns = np.maximum.reduceat(delay_ns, first_of_collective)
         self._delay_ns[cells] = np.repeat(largest_delay_ns, n_operations)
         self._waited_until_ns[cells] = np.maximum(waited_until_ns, wait_end_ns)
@@ -228,25 +243,25 @@ def _sort_operations(rows: pa.Table) -> _Operations:
     step, _, last_start_ns = sorted_keys
     is_first = _is_first_of_collective(sorted_keys)
     first_of_collective = np.flatnonzero(is_first)
-    # Collectives are numbered from 0.
+    # The operations of the first collective have 0, those of the second have 1, and so on.
     collective = np.cumsum(is_first) - 1
-    held_up_ns = _sorted_column(rows, "held_up_ns", order)
-    if order.size:
-        # A collective is held up by all of its ranks together.
-        held_up_by_collective_ns = np.add.reduceat(held_up_ns, first_of_collective)
-        held_up_ns = held_up_by_collective_ns[collective]
-    steps, place_of_step = np.unique(step, return_inverse=True)
-    place_of_collective = places_in_runs(step[first_of_collective])
+    # A collective is held up by all of its ranks together.
+    held_up_by_rank_ns = _sorted_column(rows, "held_up_ns", order)
+    held_up_of_collective_ns = np.add.reduceat(held_up_by_rank_ns, first_of_collective)
+    # The collectives of a step are next to each other, in the order of their last starts.
+    order_of_collective = places_in_runs(step[first_of_collective])
+    steps, step_index = np.unique(step, return_inverse=True)
     end_ns = _sorted_column(rows, "end_ns", order)
     return _Operations(
         collective=collective,
         steps=steps,
-        step=place_of_step,
-        place=place_of_collective[collective],
+        step_index=step_index,
+        order_in_step=order_of_collective[collective],
         rank=_sorted_column(rows, "rank", order),
         start_ns=_sorted_column(rows, "start_ns", order),
+        # A rank waits until the last rank starts, but no longer than its operation lasts.
         wait_end_ns=np.minimum(last_start_ns, end_ns),
-        held_up_ns=held_up_ns,
+        held_up_ns=held_up_of_collective_ns[collective],
     )
 
 

@@ -80,7 +80,7 @@ class Lateness(Struct, frozen=True):
 
     @property
     def total_ns_per_step(self) -> float:
-        """How long the others waited for all ranks, per step."""
+        """How long ranks are waited for, per step: the sum over ranks."""
         if not self.n_steps:
             return 0.0
         held_up_ns = self.held_up["held_up_ns"]
@@ -123,11 +123,12 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     if not is_lateness_known and not is_waiting_known:
         return WAITING_UNKNOWN
     starts_ns = evidence.all_steps["start_ns"]
-    is_capture_start = pc.equal(starts_ns, pc.min(starts_ns))
-    steps_at_start = evidence.all_steps.filter(is_capture_start)["step"].to_pylist()
+    is_earliest = pc.equal(starts_ns, pc.min(starts_ns))
+    # The number of the step that began first on any rank.
+    first_step = evidence.all_steps.filter(is_earliest)["step"].to_pylist()
     used_steps = evidence.steps["step"].to_pylist()
     # In the first step of a capture, ranks also wait for those whose capture began later.
-    is_only_first_step_used = set(used_steps) == set(steps_at_start)
+    is_only_first_step_used = set(used_steps) == set(first_step)
     if is_only_first_step_used:
         return NotJudged(_CAPTURE_START, f"{MORE_STEPS}, each in an NVTX range")
     return None
@@ -141,28 +142,29 @@ def _is_any_known(column: pa.ChunkedArray) -> bool:
 def measure_lateness(evidence: Evidence) -> Lateness:
     """Measure how late each rank is by itself in the summary steps."""
     collectives = own_lateness(evidence.collectives)
+    # Without the delays that a rank only passes on from another rank.
     own_delays = without_passed_on(collectives)
-    # These delays are larger than the error of clocks.
-    significant = own_delays.filter(own_delays["is_late_significant"])
-    by_step = significant.group_by("step", use_threads=False)
-    largest = by_step.aggregate([("late_by_ns", "max")])
-    is_matched = pc.is_valid(collectives["late_by_ns"])
-    steps_that_meet = collectives["step"].filter(is_matched).unique()
     held_up = sum_held_up(own_delays, evidence.steps)
+    beyond_clock_error = own_delays.filter(own_delays["is_late_significant"])
+    by_step = beyond_clock_error.group_by("step", use_threads=False)
+    largest = by_step.aggregate([("late_by_ns", "max")])
+    # Lateness is known of operations that were matched with those of other ranks.
+    is_matched = pc.is_valid(collectives["late_by_ns"])
+    steps_with_matched = collectives["step"].filter(is_matched).unique()
     return Lateness(
         collectives=collectives,
         own_delays=own_delays,
         held_up=held_up,
         largest_ns=largest["late_by_ns_max"].to_numpy(),
-        n_steps_with_collectives=len(steps_that_meet),
+        n_steps_with_collectives=len(steps_with_matched),
         n_steps=evidence.summary["n_summary_steps"],
     )
 
 
 def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
-    """Return who makes the others wait, a host or ranks, or why that is not known.
+    """Return who makes the others wait: a host that is to blame, otherwise ranks.
 
-    A host comes before ranks. None if nobody is late often enough.
+    The result is None if nobody is late often. It is a reason if that cannot be known.
     """
     node = find_late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
     if node and _is_node_to_blame(evidence, lateness, node):
@@ -170,13 +172,13 @@ def find_culprit(evidence: Evidence, lateness: Lateness) -> Culprit:
     if not _is_often_late(evidence, lateness, lateness.largest_ns):
         if _are_stages_known(evidence, lateness):
             return None
-        # Ranks may be stages that wait by design, and their delays do not count here.
+        # Ranks may be stages that wait by design. Then delays do not show who is late.
         return NotJudged(_STAGES_NOT_KNOWN, evidence.payload_fix)
     late = _find_late_ranks(evidence, lateness)
-    if late is None or not evidence.is_launch_bound:
-        return late
-    # If launching decides how long steps take, a rank can be late without being slower.
-    return _separate_slower_ranks(evidence, late)
+    if late is not None and evidence.is_launch_bound:
+        # If launching decides how long steps take, a rank can be late without being slower.
+        return _separate_slower_ranks(evidence, late)
+    return late
 
 
 def _are_stages_known(evidence: Evidence, lateness: Lateness) -> bool:
@@ -228,29 +230,28 @@ def _mean_wall_ns(evidence: Evidence) -> float:
 
 
 def _find_late_ranks(evidence: Evidence, lateness: Lateness) -> LateRanks | None:
-    """Return the ranks to name: those with large delays, and those that are late but not the last.
+    """Return the ranks to name: those that delay the others most, and others that come late.
 
-    None if no rank delays the others alone. Otherwise at least the rank with the largest delay is
-    named.
+    A rank delays the others if it is the only last one. Ranks with large delays are named, or else
+    the one with the largest delay. Other ranks are named if they come late, see `_measure_behind`.
+    The result is None if no rank was ever the only last one.
     """
+    all_delays_ns = lateness.total_ns_per_step
     noticeable_ns = LIMITS.noticeable_share * _mean_wall_ns(evidence)
-    min_delay_ns = LIMITS.min_part_of_delays * lateness.total_ns_per_step
     # In these rows, the rank was the only last one.
     alone = lateness.held_up.filter(lateness.held_up["is_alone"])
     delays_ns = _sum_per_step(alone, "held_up_ns", lateness.n_steps)
     if not delays_ns:
         return None
-    named = _ranks_from(delays_ns, max(noticeable_ns, min_delay_ns))
-    if not named:
-        largest_first = [*delays_ns]
-        named = largest_first[:1]
-    min_behind_ns = LIMITS.min_part_behind * lateness.total_ns_per_step
+    min_delay_ns = max(noticeable_ns, LIMITS.min_part_of_delays * all_delays_ns)
+    largest_first = [*delays_ns]
+    delaying = _ranks_from(delays_ns, min_delay_ns) or largest_first[:1]
     behind_ns = _measure_behind(lateness.own_delays, lateness.n_steps)
-    behind = _ranks_from(behind_ns, max(noticeable_ns, min_behind_ns))
-    only_behind = [rank for rank in behind if rank not in named]
+    min_behind_ns = max(noticeable_ns, LIMITS.min_part_behind * all_delays_ns)
+    behind = [rank for rank in _ranks_from(behind_ns, min_behind_ns) if rank not in delaying]
     is_noticeable = pc.greater_equal(alone["held_up_ns"], noticeable_ns)
-    steps_of = _steps_of_ranks(alone.filter(is_noticeable), named)
-    return LateRanks(_pick(delays_ns, named), _pick(behind_ns, only_behind), steps_of)
+    steps_of = _steps_of_ranks(alone.filter(is_noticeable), delaying)
+    return LateRanks(_pick(delays_ns, delaying), _pick(behind_ns, behind), steps_of)
 
 
 def _ranks_from(values_ns: Mapping[int, float], min_ns: float) -> list[int]:
@@ -275,12 +276,12 @@ def _pick(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, floa
 def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     """Separate late ranks by whether they launch or compute more slowly than the others.
 
-    A rank that is no slower is left out if in each step that it holds up, a slower rank holds up
-    the others too. It may pass the delays of the slower rank on.
+    A rank that is no slower may only pass on the delays of a slower rank. So the rank is left out
+    if each step that it holds up is also held up by a slower rank.
 
-    If launching decides how long steps take, a rank whose capture began later than that of another
-    rank stays late for many steps without being slower. The host of the other rank is ahead of its
-    device, and loses that lead only as far as it is slower.
+    If launching decides how long steps take, ranks can stay late for many steps without being
+    slower: their captures began late. The hosts of the other ranks have launched ahead of their
+    devices by then, and a host keeps this lead unless it is slower.
     """
     late_ranks = (*late.delays_ns, *late.behind_ns)
     slower = {rank for rank in late_ranks if _is_slower(evidence, rank)}
@@ -288,13 +289,13 @@ def _separate_slower_ranks(evidence: Evidence, late: LateRanks) -> LateRanks:
     delays_ns = _pick(late.delays_ns, slower)
     behind_ns = _pick(late.behind_ns, slower)
     no_slower_ns = _pick(late.delays_ns, no_slower)
-    return LateRanks(delays_ns, behind_ns, late.steps_of, no_slower_ns)
+    return LateRanks(delays_ns, behind_ns, late.steps_of, no_slower_ns=no_slower_ns)
 
 
 def _unexplained_ranks(late: LateRanks, slower: Collection[int]) -> list[int]:
-    """Return the ranks that are not among the slower ones, but hold up steps without any of those.
+    """Return the late ranks that are not slower, and hold up a step that no slower rank holds up.
 
-    Without slower ranks that hold up steps, these are all other late ranks.
+    If no slower rank holds up any step, all late ranks that are not slower are returned.
     """
     no_slower = [rank for rank in late.delays_ns if rank not in slower]
     late_and_slower = _pick(late.delays_ns, slower)
@@ -310,14 +311,17 @@ def _unexplained_ranks(late: LateRanks, slower: Collection[int]) -> list[int]:
 
 
 def _is_slower(evidence: Evidence, *ranks: int) -> bool:
-    """Tell whether some ranks together launch or compute more slowly than all others."""
+    """Tell whether some ranks launch or compute more slowly than the others.
+
+    The mean step of these ranks counts, and that of the others.
+    """
     steps = evidence.steps
     rank_type = steps.schema.field("rank").type
     arrow_ranks = pa.array(ranks, rank_type)
     is_of_ranks = pc.is_in(steps["rank"], value_set=arrow_ranks)
-    launch_ns = mean_excess(steps["host_launch_ns"], is_of_ranks)
-    compute_ns = mean_excess(steps["compute_ns"], is_of_ranks)
-    return max(launch_ns, compute_ns) >= _min_slower_ns(evidence)
+    longer_launch_ns = mean_excess(steps["host_launch_ns"], is_of_ranks)
+    longer_compute_ns = mean_excess(steps["compute_ns"], is_of_ranks)
+    return max(longer_launch_ns, longer_compute_ns) >= _min_slower_ns(evidence)
 
 
 def _min_slower_ns(evidence: Evidence) -> float:
@@ -340,19 +344,19 @@ def mean_excess(values_ns: pa.ChunkedArray, is_of_rank: pa.ChunkedArray) -> floa
 
 
 def ranks_with_slow_hosts(evidence: Evidence, late: Sequence[int]) -> list[int]:
-    """Return the late ranks that launch more slowly than all ranks that are not late.
+    """Return the late ranks that launch more slowly than every rank that is not late.
 
-    They must not compute more slowly than all of those. Ranks that are not late are compared one by
-    one, since stages of a pipeline launch and compute differently by design. The result is empty
-    unless launching decides how long steps take.
+    A late rank is left out if it also computes more slowly than every rank that is not late. These
+    ranks are not averaged, since stages of a pipeline launch and compute differently by design. The
+    result is empty unless launching decides how long steps take.
     """
     if not evidence.is_launch_bound:
         return []
     min_excess_ns = _min_slower_ns(evidence)
-    launch_ns = _excess_over_largest(evidence, "host_launch_ns", late)
-    compute_ns = _excess_over_largest(evidence, "compute_ns", late)
-    slow_to_launch = _ranks_from(launch_ns, min_excess_ns)
-    return [rank for rank in slow_to_launch if compute_ns[rank] < min_excess_ns]
+    longer_launch_ns = _excess_over_largest(evidence, "host_launch_ns", late)
+    longer_compute_ns = _excess_over_largest(evidence, "compute_ns", late)
+    slow_to_launch = _ranks_from(longer_launch_ns, min_excess_ns)
+    return [rank for rank in slow_to_launch if longer_compute_ns[rank] < min_excess_ns]
 
 
 def _excess_over_largest(evidence: Evidence, column: str, late: Sequence[int]) -> dict[int, float]:
@@ -381,20 +385,22 @@ def launched_late_ns(evidence: Evidence, steps_of: Mapping[int, Int64]) -> float
         idle_ns = fill_zero(rows["idle_launch_ns"])
         is_of_rank = pc.equal(rows["rank"], rank)
         excess_ns = mean_excess(idle_ns, is_of_rank)
+        # The excess is a mean over these steps.
         total_ns += steps.size * max(excess_ns, 0.0)
     return total_ns
 
 
 def _measure_behind(own_delays: pa.Table, n_steps: int) -> dict[int, float]:
-    """Return how long after the first rank each rank starts that is not the last to start.
+    """Return how late ranks come to collectives for which they are not the last, by rank.
 
-    The largest time of each step counts. The result is a mean over steps by rank, and the latest
-    rank is first.
+    A rank is late by the time from the start of the first rank to its own start. What it inherited
+    from other stages does not count. The latest time in each step counts, and the result is the
+    mean over steps. The latest rank is first.
     """
     # The last rank of a collective does not wait.
     has_waited = pc.greater(own_delays["wait_ns"], 0)
     not_last = own_delays.filter(has_waited)
-    # The skew is from the first start to the last start.
+    # The skew is from the first start to the last start, and the wait from the rank's own start.
     after_first_ns = pc.subtract(not_last["arrival_skew_ns"], not_last["wait_ns"])
     late_ns = pc.subtract(after_first_ns, not_last["inherited_ns"])
     with_lateness = not_last.append_column("late_ns", late_ns)

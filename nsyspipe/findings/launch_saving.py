@@ -31,8 +31,8 @@ def saving_without_launching(evidence: Evidence) -> Bound:
     - ``gone`` is the idle time for launches, and until the device has started what was launched
       late. Idle time for input and in blocking calls is gone as far as the host launches at the
       same time, because the host comes to these waits that much earlier.
-    - ``caused`` is the part of waiting for other ranks that is gone: at most what is gone of all
-      of them together, because they come late in turn.
+    - ``caused`` is how much shorter the waiting for other ranks gets. That is at most the sum of
+      ``gone`` of these ranks, because the rank may wait for each of them in turn.
     - ``hideable`` is transfer that late launches expose. It may then run during compute.
     - ``slowed`` is how much hidden waiting slows compute.
 
@@ -53,7 +53,7 @@ def saving_without_launching(evidence: Evidence) -> Bound:
         waiting_name: caused_ns,
         f"slowed_by_{waiting_name}": slowed_ns,
         "exposed_by_late_launches": hideable_ns,
-        # Below 0: compute takes longer than the shortened window, so less is gone.
+        # Not above 0: a window gets no shorter than its compute, so less is gone.
         "beside_compute": shortened_ns - left_ns,
     }
     limit_rows = evidence.rows_of_largest(left_ns)
@@ -75,32 +75,41 @@ def _possible_waiting(evidence: Evidence) -> _Waiting:
 
 
 def _hideable_transfer(evidence: Evidence, caused_ns: Float64) -> Float64:
-    """Return how much transfer late launches expose in each step, without the caused waiting.
+    """Return on each row of `steps` how much transfer is exposed because it was launched late.
 
-    If process groups are not known, all exposed communication is transfer, except the part of
-    `caused_ns` that compute cannot hide.
+    Transfer is communication without waiting. If process groups are not known, the waiting is
+    `caused_ns`, and it counts as hidden as far as communication is hidden.
     """
     late_ns, exposed_ns = evidence.columns("exposed_late_comm_ns", "exposed_comm_ns")
-    exposed_wait_ns, overlap_ns = evidence.columns("exposed_wait_ns", "overlap_compute_ns")
-    if not evidence.are_groups_known:
-        exposed_wait_ns = np.maximum(caused_ns - overlap_ns, 0)
-    transfer_ns = exposed_ns - exposed_wait_ns
-    return np.minimum(late_ns, transfer_ns)
+    if evidence.are_groups_known:
+        (exposed_wait_ns,) = evidence.columns("exposed_wait_ns")
+    else:
+        (hidden_comm_ns,) = evidence.columns("overlap_compute_ns")
+        exposed_wait_ns = np.maximum(caused_ns - hidden_comm_ns, 0)
+    exposed_transfer_ns = exposed_ns - exposed_wait_ns
+    return np.minimum(late_ns, exposed_transfer_ns)
 
 
 def _gone_by_cause(evidence: Evidence) -> dict[str, Float64]:
-    """Return the idle time of each step that is gone without launching, by its cause."""
+    """Return the idle time that is gone if launching takes no time, by its cause.
+
+    Each cause has a value per row of `steps`.
+    """
     launch_idle_ns, pause_ns = evidence.columns("idle_launch_ns", "idle_pause_ns")
     (late_start_ns,) = evidence.columns("idle_late_start_ns")
-    gone_ns = {"idle_for_launches": launch_idle_ns, "idle_at_late_start": late_start_ns}
     if evidence.is_pipeline:
-        # What else a stage idles for may lie in the bubble.
-        gone_ns["idle_for_launches"] = launch_idle_ns - pause_ns
-        return gone_ns
+        # All other idle time of a stage may lie in the bubble.
+        without_pauses_ns = launch_idle_ns - pause_ns
+        return {"idle_for_launches": without_pauses_ns, "idle_at_late_start": late_start_ns}
     input_idle_ns, blocked_ns = evidence.columns("idle_input_ns", "idle_blocked_ns")
-    launch_ns, input_ns = evidence.columns("host_launch_ns", "host_input_ns")
-    # The rest of launching is what brings the host earlier to input and to blocking calls.
-    other_launching_ns = np.maximum(launch_ns - input_ns - launch_idle_ns, 0)
+    launch_and_input_ns, input_ns = evidence.columns("host_launch_ns", "host_input_ns")
+    launch_ns = launch_and_input_ns - input_ns
+    # While the device idles for launches, launching is counted already. The other launching delays
+    # input and blocking calls, which the host would reach that much earlier.
+    other_launching_ns = np.maximum(launch_ns - launch_idle_ns, 0)
     waited_ns = input_idle_ns + blocked_ns
-    gone_ns["idle_for_input_and_calls"] = np.minimum(waited_ns, other_launching_ns)
-    return gone_ns
+    return {
+        "idle_for_launches": launch_idle_ns,
+        "idle_at_late_start": late_start_ns,
+        "idle_for_input_and_calls": np.minimum(waited_ns, other_launching_ns),
+    }

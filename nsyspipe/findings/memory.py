@@ -45,9 +45,9 @@ _TITLE_OF_GROWING = "The GPU idles because the steps allocate more GPU memory"
 def alloc_in_step(evidence: Evidence) -> Answer:
     """Fire if calls that allocate or free GPU memory recur, and GPUs idle for 2 % of step time.
 
-    `recurring_ranks` says where they recur. The idle time is that of the rank that the others wait
-    for, and it must be such a rank. Saving: that of `idle.measure_idle` without all idle time that
-    these calls can have made.
+    `recurring_ranks` says on which ranks they recur. The rank that the others wait for must be one
+    of these, and its idle time counts. Saving: that of `idle.measure_idle` without all idle time
+    that these calls can have made.
     """
     ranks = recurring_ranks(evidence, "n_allocs", "n_frees")
     if not ranks:
@@ -56,7 +56,11 @@ def alloc_in_step(evidence: Evidence) -> Answer:
         reason = "the cause of idle time next to allocations is unknown"
         return NotJudged(reason, "see the notes about clocks and calls")
     idle = measure_large_idle(evidence, IDLE_COLUMN, removed=_REMOVED)
-    if idle is None or idle.rank not in {None, *ranks}:
+    if idle is None:
+        return None
+    # If the middle rank is judged, it is not known which rank that is.
+    is_on_other_rank = idle.rank is not None and idle.rank not in ranks
+    if is_on_other_rank:
         return None
     words = _word(evidence)
     figures = _figures(evidence, idle, ranks)

@@ -156,7 +156,7 @@ WAITING_UNKNOWN = NotJudged("waiting is not known", None)
 # No capture showed compute slowed by more than this, over all of it.
 MAX_BELIEVED_SLOWDOWN = 1.0
 # Bounds use a slowdown times this, because the measure may be too low by so much.
-AT_MOST = 1 + kernel_measures.MEASURED_WITHIN
+BOUND_OVER_MEASURED = 1 + kernel_measures.MEASURED_WITHIN
 
 _COLUMNS_OF_COLLECTIVES = (
     "step",
@@ -327,7 +327,7 @@ class Evidence(Struct, frozen=True, dict=True):
         may_send_gradients = any(_may_send_gradients(row) for row in uses)
         if not may_send_gradients:
             return None
-        # No range of the host lies inside a replayed graph.
+        # Marking backward does not help with graphs: no range of the host lies inside a replay.
         fix = CATALOGUE[IN_GRAPHS].fix if self.is_graph_replayed else _MARK_BACKWARD
         return NotJudged(_UNKNOWN_ROLE, fix)
 
@@ -389,16 +389,16 @@ class Evidence(Struct, frozen=True, dict=True):
         return Saving(saving.ns_per_step, figures)
 
     def _mean_without_waiting(self, figure: str, rows: Sequence[Mapping[str, Any]]) -> float:
-        """Return a time of traffic without its waiting: a sum over rows, the mean over ranks.
+        """Return a time of a rank without its waiting, the mean over ranks.
 
-        If the figure is the waiting, nothing is taken off. What is not known counts as 0.
+        `rows` are rows of traffic, which a rank has for each of its uses. If the figure is the
+        waiting itself, nothing is taken off. What is not known counts as 0.
         """
         without_waiting = []
         for row in rows:
             whole_ns = row[figure] or 0.0
-            wait_ns = row[_WAIT] or 0.0
-            if figure == _WAIT:
-                wait_ns = 0.0
+            wait_ns = 0.0 if figure == _WAIT else row[_WAIT] or 0.0
+            # Waiting may be hidden, and then it can be longer than an exposed time.
             without_waiting.append(max(whole_ns - wait_ns, 0.0))
         return sum(without_waiting) / self.n_ranks
 
@@ -423,18 +423,21 @@ class Evidence(Struct, frozen=True, dict=True):
         return exposed_ns
 
     def _mean_over_ranks(self, rows: Sequence[Mapping[str, Any]], figure: str) -> float | None:
-        """Return the sum of a figure over rows, the mean over ranks; None if a row lacks it."""
+        """Return the sum of a figure of a rank, the mean over ranks; None if a row lacks it.
+
+        `rows` are rows of traffic, which a rank has for each of its uses.
+        """
         values = [row[figure] for row in rows]
         if None in values:
             return None
         total: float = sum(values)
         return total / self.n_ranks
 
-    def main_role_text(self, noun: str, figure: str, total_ns: float) -> str:
+    def main_role_text(self, figure: str, total_ns: float, *, noun: str) -> str:
         """Return ``, mostly NOUN of tensor parallelism`` for the role with most of a figure.
 
-        That role has at least two thirds of the total, see `_mean_without_waiting`. The text is
-        empty if no role has that much, or if it is a role that needs no words, such as gradients.
+        A role needs two thirds of the total, see `_mean_without_waiting`. The text is empty if no
+        role has that much. It is also empty for roles without words, such as gradients.
         """
         min_ns = _MIN_SHARE_OF_NAMED_ROLE * total_ns
         if min_ns <= 0:
@@ -444,7 +447,7 @@ class Evidence(Struct, frozen=True, dict=True):
                 traffic = self.traffic_of_role(role)
                 role_ns = self._mean_without_waiting(figure, traffic)
                 if role_ns >= min_ns:
-                    return f", mostly {noun}of {_PURPOSES[role]}"
+                    return f", mostly {noun} of {_PURPOSES[role]}"
         return ""
 
     @property
@@ -453,7 +456,7 @@ class Evidence(Struct, frozen=True, dict=True):
         if len(self.roles) == 1:
             return ""
         wait_ns = self.mean("wait_ns") or 0.0
-        return self.main_role_text("in collectives ", _WAIT, wait_ns)
+        return self.main_role_text(_WAIT, wait_ns, noun="in collectives")
 
     @property
     def has_communicators(self) -> bool:
@@ -547,35 +550,36 @@ class Evidence(Struct, frozen=True, dict=True):
         """How much longer kernels take during communication: measured, or else assumed."""
         compared = self.compared_kernels
         if compared.is_enough and compared.slowdown_ratio is not None:
-            return Slowdown(compared.slowdown_ratio, None)
+            return Slowdown(measured_ratio=compared.slowdown_ratio, assumed_ratio=None)
         hidden_ns = pc.sum(self.steps["overlap_compute_ns"]).as_py()
         if not hidden_ns:
-            return Slowdown(None, None)
+            # Without hidden communication, there is nothing to assume.
+            return Slowdown(measured_ratio=None, assumed_ratio=None)
         operations_per_ns = kernel_measures.operations_per_ns(self.kernels)
         bandwidth = self.summary["busbw_bytes_per_s"]
         assumed_ratio = kernel_measures.largest_assumed_slowdown(bandwidth, operations_per_ns)
-        return Slowdown(None, assumed_ratio)
+        return Slowdown(measured_ratio=None, assumed_ratio=assumed_ratio)
 
-    def slowed_ns(self, hidden_ns: Float64, *, is_most: bool = False) -> Float64:
+    def slowed_ns(self, hidden_ns: Float64, *, is_upper_bound: bool = False) -> Float64:
         """Return how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
         `hidden_ns` is the hidden communication on each row of `steps`. c is the measured slowdown,
-        at most 1. With `is_most`, c is the largest slowdown that the measure allows, and the time
-        by which kernels begin later is added in proportion to the hidden time. If the slowdown was
-        not measured, c is what bounds assume, and includes these delays.
+        from 0 to 1. If it was not measured, c is what bounds assume.
+
+        With `is_upper_bound`, c is the largest slowdown that the measure allows. Then the time by
+        which kernels begin later is added, in proportion to the hidden time. An assumed c includes
+        these delays already.
         """
         measured_ratio = self.slowdown.measured_ratio
-        ratio = self.slowdown.assumed_ratio or 0.0
-        if measured_ratio is not None:
-            ratio = measured_ratio * (AT_MOST if is_most else 1.0)
-        believed_ratio = min(max(ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
-        slowed_ns = hidden_ns * (believed_ratio / (1 + believed_ratio))
-        if measured_ratio is None or not is_most:
-            return slowed_ns
+        if measured_ratio is None:
+            return _lengthening_ns(hidden_ns, self.slowdown.assumed_ratio or 0.0)
+        if not is_upper_bound:
+            return _lengthening_ns(hidden_ns, measured_ratio)
+        slowed_ns = _lengthening_ns(hidden_ns, measured_ratio * BOUND_OVER_MEASURED)
         all_hidden_ns, delay_ns = self.columns("overlap_compute_ns", "comm_delay_ns")
-        # Without any hidden communication, the share is 0.
+        # Without any hidden communication, both times are 0, and so is the share.
         hidden_share = hidden_ns / np.maximum(all_hidden_ns, 1)
-        return slowed_ns + AT_MOST * delay_ns * hidden_share
+        return slowed_ns + BOUND_OVER_MEASURED * delay_ns * hidden_share
 
     # Bounds
 
@@ -588,28 +592,27 @@ class Evidence(Struct, frozen=True, dict=True):
     ) -> Saving:
         """Return what a step gains at most without some operations, or without all communication.
 
-        Two parts are gone on each rank, and in each step the rank counts that loses most:
+        `rows` are the operations, or None for all communication. Each rank gains two parts:
 
-        - The transfer of the operations, less the share that remains, but at most the exposed
-          communication without waiting. With `with_waiting` the waiting is gone too. Then it is
-          the length of the operations, but at most all exposed communication. If waiting is not
-          known, it counts as transfer.
-        - What the operations slow compute down at most, see `slowed_ns`.
+        - Exposed transfer: that of the operations, less `remaining_share`, but at most the exposed
+          transfer of the rank. With `with_waiting`, the rank gains exposed waiting too, and so it
+          does if waiting cannot be told from transfer.
+        - Slowed compute: how much the operations slow compute at most, see `slowed_ns`.
 
-        The figures have these two parts first. An assumed slowdown is among them only if compute
-        runs during the operations.
+        In each step, the rank that gains most sets the bound. The figures begin with both parts.
+        An assumed slowdown is None if no compute runs during the operations.
         """
         # If ranks are missing, waiting for them looks like transfer.
         is_waiting_gone = with_waiting or self.has_absent_ranks
         exposed_ns, exposed_wait_ns = self.columns("exposed_comm_ns", "exposed_wait_ns")
         if is_waiting_gone:
-            comm_ns = self._comm_ns(rows)
+            operations_ns = self._comm_ns(rows)
             max_gone_ns = exposed_ns
         else:
-            comm_ns = self._transfer_ns(rows)
+            operations_ns = self._transfer_ns(rows)
             max_gone_ns = exposed_ns - exposed_wait_ns
-        gone_ns = np.minimum(max_gone_ns, comm_ns * (1 - remaining_share))
-        slowed_ns = self.slowed_ns(self._hidden_ns(rows), is_most=True)
+        gone_ns = np.minimum(max_gone_ns, operations_ns * (1 - remaining_share))
+        slowed_ns = self.slowed_ns(self._hidden_ns(rows), is_upper_bound=True)
         limit_rows = self.rows_of_largest(gone_ns + slowed_ns)
         is_transfer = self.is_wait_known and not with_waiting
         gone_name = "exposed_transfer" if is_transfer else "exposed_comm"
@@ -618,6 +621,7 @@ class Evidence(Struct, frozen=True, dict=True):
         parts = {gone_name: mean_gone_ns, "slowed_compute": mean_slowed_ns}
         slowdown_figures = self.slowdown.figures
         if not slowed_ns.any():
+            # The bound does not rest on the assumption.
             slowdown_figures["assumed_slowdown_ratio"] = None
         figures = {"saving_ns_per_step_by_part": parts, **slowdown_figures}
         return Saving(sum(parts.values()), figures)
@@ -635,8 +639,7 @@ class Evidence(Struct, frozen=True, dict=True):
     def _transfer_ns(self, rows: pa.Table | None) -> Float64:
         """Return the transfer of some operations on each row of `steps`.
 
-        If `rows` is None, it is that of all communication. If waiting is not known, it counts as
-        transfer.
+        If `rows` is None, all communication counts. If waiting is not known, it counts as transfer.
         """
         if rows is not None:
             length_ns = _length_ns(rows)
@@ -648,9 +651,9 @@ class Evidence(Struct, frozen=True, dict=True):
         return result
 
     def _hidden_ns(self, rows: pa.Table | None) -> Float64:
-        """Return the time of some operations during compute, on each row of `steps`.
+        """Return how long some operations run during compute, on each row of `steps`.
 
-        If `rows` is None, it is that of all communication.
+        If `rows` is None, all communication counts.
         """
         (hidden_ns,) = self.columns("overlap_compute_ns")
         if rows is None:
@@ -658,6 +661,7 @@ class Evidence(Struct, frozen=True, dict=True):
         exposed_ns = fill_zero(rows["exposed_ns"])
         during_compute_ns = pc.subtract(_length_ns(rows), exposed_ns)
         hidden_of_rows_ns = self._sum_by_step(rows, during_compute_ns)
+        # Operations that overlap each other count twice in the sum.
         return np.minimum(hidden_ns, hidden_of_rows_ns)
 
     def _sum_by_step(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
@@ -695,6 +699,7 @@ class Evidence(Struct, frozen=True, dict=True):
 
         Empty if launch times are not known.
         """
+        # Launch times that are not known are 0.
         if not self.fastest_launch_ns.any():
             return {}
         mean_launch_ns = float(self.fastest_launch_ns.mean())
@@ -876,6 +881,12 @@ def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _length_ns(operations: pa.Table) -> pa.ChunkedArray:
     return pc.subtract(operations["end_ns"], operations["start_ns"])
+
+
+def _lengthening_ns(hidden_ns: Float64, slowdown_ratio: float) -> Float64:
+    """Return ``hidden x c / (1 + c)``. c is the slowdown, limited to what is believed."""
+    believed_ratio = min(max(slowdown_ratio, 0.0), MAX_BELIEVED_SLOWDOWN)
+    return hidden_ns * (believed_ratio / (1 + believed_ratio))
 
 
 # The columns of the steps that each rule needs. If one has a null, no finding means nothing.

@@ -160,6 +160,7 @@ def expert_comm(evidence: Evidence) -> Answer:
     """
     cost = evidence.exposed_cost(EXPERT)
     if cost is None:
+        # Sends and receives of unknown purpose may be an all-to-all.
         return evidence.why_sends_are_unknown
     return Finding(
         title="Layers wait for the tokens of an all-to-all",

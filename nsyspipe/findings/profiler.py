@@ -63,20 +63,21 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     first = _compare_first_step(evidence)
     if not is_busy and not first.is_distorted:
         return None
-    ratios = _ratios_of_long_first_steps(evidence)
+    ratio_by_rank = _ratios_of_long_first_steps(evidence)
     figures: dict[str, Any] = {**evidence.means("overhead_ns")}
+    # The ratio of the run, which compares steps over all ranks.
     figures["first_step_to_median_ratio"] = first.ratio
     figures["first_step_is_skipped"] = bool(evidence.skipped_steps)
-    if evidence.n_ranks > 1 and ratios:
-        by_rank = {str(rank): ratio for rank, ratio in ratios.items()}
-        figures["first_step_to_median_ratio_by_rank"] = by_rank
-    bound = _bound_without_overhead(evidence) if is_busy else None
+    if evidence.n_ranks > 1 and ratio_by_rank:
+        ratios = {str(rank): ratio for rank, ratio in ratio_by_rank.items()}
+        figures["first_step_to_median_ratio_by_rank"] = ratios
+    if not is_busy:
+        words = _word_distorted_step(evidence, first, ratio_by_rank)
+        return Finding(words.title, words.action, words.advice, None, figures)
+    bound = _bound_without_overhead(evidence)
     if bound is not None and bound.parts:
         figures["saving_ns_per_step_by_part"] = bound.parts
-    if is_busy:
-        words = _word_busy_profiler(evidence, has_saving=bound is not None)
-    else:
-        words = _word_distorted_step(evidence, first, ratios)
+    words = _word_busy_profiler(evidence, has_saving=bound is not None)
     saving_ns = None if bound is None else bound.saving_ns
     return Finding(words.title, words.action, words.advice, saving_ns, figures)
 
@@ -90,33 +91,35 @@ def _word_busy_profiler(evidence: Evidence, *, has_saving: bool) -> Wording:
 
 
 def _word_distorted_step(
-    evidence: Evidence, first: _FirstStep, ratios: Mapping[int, float]
+    evidence: Evidence, first: _FirstStep, ratio_by_rank: Mapping[int, float]
 ) -> Wording:
-    """Say how the first step differs, and whether figures use it. `ratios` are by rank."""
-    is_skipped = bool(evidence.skipped_steps)
-    left_out = ", and nsyspipe does not use the first step" if is_skipped else ""
-    if is_skipped:
+    """Say how the first step differs from the others, and whether metrics use the first step."""
+    if evidence.skipped_steps:
+        left_out = ", and nsyspipe does not use the first step"
+        action_if_explained = "Change nothing: only the unused first step is distorted"
         advice = "Change nothing, because no metric uses the first step"
     else:
+        left_out = ""
+        action_if_explained = "Read with care: the profiler distorts the capture"
         advice = _advise_to_trace_less(evidence)
-    if not first.is_explained:
-        times = _times_text(ratios, first.ratio or 0.0, evidence.n_ranks)
-        title = f"The first step takes {times}{left_out}"
-        return Wording(title, "Read with care: the first step differs from the others", advice)
-    title = f"The start of the capture distorts the first step{left_out}"
-    action = "Read with care: the profiler distorts the capture"
-    if is_skipped:
-        action = "Change nothing: only the unused first step is distorted"
-    return Wording(title, action, advice)
+    if first.is_explained:
+        title = f"The start of the capture distorts the first step{left_out}"
+        return Wording(title, action_if_explained, advice)
+    times = _times_text(ratio_by_rank, first.ratio or 0.0, evidence.n_ranks)
+    title = f"The first step takes {times}{left_out}"
+    return Wording(title, "Read with care: the first step differs from the others", advice)
 
 
 def _bound_without_overhead(evidence: Evidence) -> Bound | None:
     """Return what a step gains at most without the work of the profiler; None if that is nothing.
 
-    The window of each rank gets shorter by that work, as far as its device idles for its host. It
-    also gets shorter by waiting for other ranks, as far as their work can have caused it::
+    The window of each rank gets shorter by ``work``: the work of the profiler during which the
+    device idles for its host. Waiting for other ranks gets shorter too, at most by their work::
 
         max over ranks(wall) - max over ranks(wall - work - min(wait, work of all other ranks))
+
+    If idle time is not known, all of the work counts. If waiting is not known, all communication
+    may be waiting.
     """
     wall_ns, work_ns = evidence.columns("wall_ns", "overhead_ns")
     idle_ns, dependency_ns = evidence.columns("idle_ns", "idle_dependency_ns")
@@ -137,18 +140,22 @@ def _bound_without_overhead(evidence: Evidence) -> Bound | None:
 
 
 def _advise_to_trace_less(evidence: Evidence) -> str:
-    """Say what the profiler can leave out of what it recorded, or may have recorded."""
+    """Say what the profiler can leave out of what it recorded.
+
+    What is not known may have been recorded.
+    """
     recording = evidence.recording
+    are_events_known = len(recording.events) > 0
+    has_other_events = not _NEEDED_EVENTS.issuperset(recording.events)
     options = []
-    if not recording.events or set(recording.events) - _NEEDED_EVENTS:
+    if has_other_events or not are_events_known:
         options.append("--trace=cuda,nvtx")
     if recording.is_cpu_sampled is not False:
         options.append("--sample=none")
     if recording.has_backtraces is not False:
         options.append("no --cudabacktrace")
     if not options:
-        first_letter = _CAPTURE_LATER[:1]
-        return f"{first_letter.upper()}{_CAPTURE_LATER[1:]}"
+        return _CAPTURE_LATER.capitalize()
     return f"Trace less ({', '.join(options)}), {_CAPTURE_LATER}"
 
 
@@ -173,23 +180,25 @@ def _compare_first_step(evidence: Evidence) -> _FirstStep:
     other_steps_ns = [step_ns[step] for step in _used_steps(evidence) if step != first]
     median_ns = float(np.median(other_steps_ns)) if other_steps_ns else 0.0
     if not median_ns:
-        return _FirstStep(None, is_longest=False, is_explained=False)
+        return _FirstStep(ratio=None, is_longest=False, is_explained=False)
     first_ns = step_ns[first]
     excess_ns = first_ns - median_ns
-    capture_start_ns = _ns_of_capture_start(evidence, first)
-    is_longest = first_ns > max(other_steps_ns)
-    is_explained = 2 * capture_start_ns >= excess_ns
-    return _FirstStep(first_ns / median_ns, is_longest, is_explained)
+    capture_start_cost_ns = _cost_of_capture_start(evidence, first)
+    return _FirstStep(
+        ratio=first_ns / median_ns,
+        is_longest=first_ns > max(other_steps_ns),
+        is_explained=2 * capture_start_cost_ns >= excess_ns,
+    )
 
 
-def _ns_of_capture_start(evidence: Evidence, first: int) -> int:
-    """Return what the start of the capture may cost the first step: the largest of its ranks.
+def _cost_of_capture_start(evidence: Evidence, first: int) -> int:
+    """Return the time that the start of the capture may cost the first step, ns.
 
-    That is the time of a rank for waiting, and for the work of the profiler.
+    That is the time of a rank for waiting and for the work of the profiler, the largest over ranks.
     """
     rows = select_rows(evidence.all_steps, "step", first)
-    start_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
-    return pc.max(start_ns).as_py() or 0
+    cost_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
+    return pc.max(cost_ns).as_py() or 0
 
 
 def _ratios_of_long_first_steps(evidence: Evidence) -> dict[int, float]:
@@ -231,10 +240,10 @@ def _times_text(ratios: Mapping[int, float], ratio_of_run: float, n_ranks: int) 
     if len(ratios) < n_ranks:
         noun = "ranks" if len(ratios) > 1 else "rank"
         where = f" on {noun} {few([*ratios], _MAX_SHOWN_RANKS)}"
-    most = ""
+    longest = ""
     if low != high:
-        most = f" (longest on rank {max(ratios, key=ratios.__getitem__)})"
-    return f"{times} times as long as the others{where}{most}"
+        longest = f" (longest on rank {max(ratios, key=ratios.__getitem__)})"
+    return f"{times} times as long as the others{where}{longest}"
 
 
 RULES: Rules = {profiler_overhead: ("overhead_ns",)}

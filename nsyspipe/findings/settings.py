@@ -11,6 +11,7 @@ from typing import Any
 from nsyspipe.analysis.traffic import OTHER, TENSOR
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed
+from nsyspipe.model.table import Float64
 from nsyspipe.nsys.settings import HOST, STREAMS, costly_settings
 
 _MIN_EXPOSED_SHARE_OF_STEP = 0.05
@@ -64,10 +65,7 @@ def serialized_streams(evidence: Evidence) -> Answer:
     if not evidence.has_comm or exposed_share < _MIN_EXPOSED_SHARE_OF_STEP:
         return None
     wall_ns, dependency_ns = evidence.columns("wall_ns", "idle_dependency_ns")
-    exposed_ns, wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
-    if evidence.is_wait_known:
-        exposed_ns = exposed_ns - wait_ns
-    shortened_ns = wall_ns - (exposed_ns + dependency_ns)
+    shortened_ns = wall_ns - (_exposed_transfer_ns(evidence) + dependency_ns)
     figures: dict[str, Any] = {
         "settings": settings,
         "overlap_ratio": evidence.summary["overlap_ratio"],
@@ -76,12 +74,19 @@ def serialized_streams(evidence: Evidence) -> Answer:
     figures |= evidence.means("exposed_comm_ns", "idle_dependency_ns")
     assigned = _assignments_text(settings)
     title = f"{assigned} can keep communication from overlapping with compute"
-    action = f"Unset {listed(settings)}"
-    if len(settings) > 1:
-        action = _UNSET_BOTH_OF_STREAMS
+    action = _UNSET_BOTH_OF_STREAMS if len(settings) > 1 else f"Unset {listed(settings)}"
     advice = _advise_about(settings)
     saving_ns = evidence.saving_down_to(shortened_ns)
     return Finding(title, action, advice, saving_ns, figures)
+
+
+def _exposed_transfer_ns(evidence: Evidence) -> Float64:
+    """Return exposed communication without waiting, on each row of `steps`.
+
+    If waiting is not known, all exposed communication counts.
+    """
+    exposed_ns, exposed_wait_ns = evidence.columns("exposed_comm_ns", "exposed_wait_ns")
+    return exposed_ns - exposed_wait_ns if evidence.is_wait_known else exposed_ns
 
 
 def _is_only_tensor_parallel(evidence: Evidence) -> bool:
@@ -119,7 +124,11 @@ def blocking_launches(evidence: Evidence) -> Answer:
 
 
 def _is_host_blocked(evidence: Evidence) -> bool:
-    """Tell whether the steps show that the host waits for the GPU."""
+    """Tell whether the steps show that the host waits for the GPU.
+
+    A host that waits launches late, so GPUs idle. It also launches no compute that could overlap
+    with communication, so communication is exposed.
+    """
     launch_ns = evidence.mean("idle_launch_ns") or 0.0
     blocked_ns = evidence.mean("idle_blocked_ns") or 0.0
     idle_ns = launch_ns + blocked_ns

@@ -114,8 +114,8 @@ def slow_link(evidence: Evidence) -> Answer:
     """Fire if transfer takes 5 % of step time over a link that is slow, see `judge_link`.
 
     With several hosts, a link must be slow by NCCL's log or the topology, because a low bandwidth
-    is normal between hosts. For peer to peer below one PCIe host bridge the rule does not fire,
-    because nothing is faster without NVLink.
+    is normal between hosts. The rule does not fire for near GPUs, which are peer to peer below one
+    PCIe host bridge, because nothing is faster without NVLink.
 
     Saving: see `_saving_with_nvlink`.
     """
@@ -127,8 +127,8 @@ def slow_link(evidence: Evidence) -> Answer:
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return not_judged(verdict)
-    is_only_bandwidth_low = evidence.n_hosts > 1 and not verdict.is_seen
-    if not verdict.is_slow or verdict.is_near or is_only_bandwidth_low:
+    is_normal_between_hosts = evidence.n_hosts > 1 and not verdict.is_seen
+    if not verdict.is_slow or verdict.is_near or is_normal_between_hosts:
         return None
     change = _find_change(evidence, verdict)
     bound = _saving_with_nvlink(evidence, verdict)
@@ -173,16 +173,16 @@ def _find_condition(evidence: Evidence, verdict: LinkVerdict) -> Condition:
 
 
 def _is_nvlink_assumed(evidence: Evidence, verdict: LinkVerdict) -> bool:
-    """Tell whether the finding promises NVLink that no topology shows.
+    """Tell whether the finding promises NVLink, and it is not known whether NVLink is there.
 
-    NCCL's log does not show it either, because it only names the slow link that is used. With
-    several hosts, nobody promises NVLink in place of a network.
+    NVLink is promised in place of a slow link that NCCL's log or the topology shows. Only the
+    topology shows NVLink that is not used. A network between hosts is no link to replace.
     """
     is_promised = verdict.evidence["nvlink_nominal_bytes_per_s"] is not None
-    if not (verdict.is_seen and is_promised):
-        return False
     is_between_hosts = verdict.evidence["link_kind"] == "net" and evidence.n_hosts > 1
-    return not is_between_hosts and not _has_topology(evidence.links)
+    if is_between_hosts or not is_promised or not verdict.is_seen:
+        return False
+    return not _has_topology(evidence.links)
 
 
 def _has_topology(links: LinksTable | None) -> bool:
@@ -200,7 +200,7 @@ def _shown_settings(evidence: Evidence) -> dict[str, str] | None:
 def _word_title(evidence: Evidence, verdict: LinkVerdict) -> str:
     verb = "communicate over" if verdict.is_seen else "reach"
     transfer_ns = evidence.transfer_ns_per_step
-    role = evidence.main_role_text("traffic ", "comm_ns_per_step", transfer_ns)
+    role = evidence.main_role_text("comm_ns_per_step", transfer_ns, noun="traffic")
     return f"The ranks {verb} {verdict.text}{role}"
 
 
@@ -216,17 +216,17 @@ def _find_change(evidence: Evidence, verdict: LinkVerdict) -> _Change:
     kind = verdict.evidence["link_kind"]
     if kind == "net" and evidence.n_hosts > 1:
         return _Change("Use InfiniBand or RoCE (data goes over TCP now)", _USE_FAST_NETWORK)
-    way = _WORDS_BY_KIND.get(kind or "", "something slower")
+    way = _WORDS_BY_KIND.get(kind, "something slower")
     # Between hosts, there is no P2P that a setting could disable.
     is_inside_host = kind == "shm" or evidence.n_hosts == 1
     if is_inside_host and _is_p2p_disabled(evidence):
         return _Change(f"{_UNSET} (it forces {way})", _UNSET)
-    if not verdict.is_seen and verdict.is_nvlink_there:
+    is_only_bandwidth_low = not verdict.is_seen
+    if is_only_bandwidth_low and verdict.is_nvlink_there:
         advice = f"{_WHY_UNUSED}. {_USE_NVLINK}"
         return _Change("Use the NVLink that connects the GPUs", advice)
-    advice = _USE_NVLINK
-    if not verdict.is_seen:
-        advice = f"{_advise_to_find_out(evidence)}. {_USE_NVLINK}"
+    find_out = f"{_advise_to_find_out(evidence)}. " if is_only_bandwidth_low else ""
+    advice = f"{find_out}{_USE_NVLINK}"
     if kind:
         return _Change(f"Use NVLink or P2P (data goes over {way} now)", advice)
     return _Change("If NVLink connects the GPUs (not recorded), use it", advice)
@@ -305,7 +305,10 @@ class _Judgement(NamedTuple):
 
     @property
     def lacking_words(self) -> tuple[str, ...]:
-        """The reason and the fix, if there is one, as a run is saved with them."""
+        """Why it is not known whether the link is slow: the reason, and the fix if there is one.
+
+        Empty if it is known.
+        """
         if self.is_slow is not None:
             return ()
         reason = self.lacking.reason
@@ -321,8 +324,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     - NCCL's log or the topology: host memory (SHM), PCIe and a network over TCP are slow.
     - The bandwidth on GPUs that have NVLink: less than 15 % of that of NVLink is slow, see
       `_judge_by_bandwidth`. Otherwise the link is not slow.
-    - NCCL_P2P_DISABLE, unless the bandwidth shows that the link is not slow. Then it also names
-      the link.
+    - NCCL_P2P_DISABLE, if neither of these has decided, or if only the bandwidth is low. The link
+      is slow, and is the one that this setting leaves to NCCL.
     """
     bandwidth = _measure_bandwidth(evidence)
     recorded = _find_recorded_links(evidence, bandwidth)
@@ -376,13 +379,12 @@ def _find_recorded_links(evidence: Evidence, bandwidth: _Bandwidth) -> _Recorded
             link = _find_slow_link_inside_hosts(evidence.links, link, rows) or link
         # The bandwidth is also that of data between hosts, so the link does not limit it.
         link = replace(link, nominal_bytes_per_s=None)
+        return _RecordedLinks(link, rows)
     max_bytes_per_s = math.inf
-    if link.nominal_bytes_per_s:
+    if link.nominal_bytes_per_s and link.kind != "nvlink":
         max_bytes_per_s = _MAX_RATIO_TO_NOMINAL * link.nominal_bytes_per_s
     is_of_other_run = (bandwidth.bytes_per_s or 0.0) > max_bytes_per_s
-    if link.kind != "nvlink" and is_of_other_run:
-        return _NO_LINKS
-    return _RecordedLinks(link, rows)
+    return _NO_LINKS if is_of_other_run else _RecordedLinks(link, rows)
 
 
 def _link_facts(
@@ -404,10 +406,11 @@ def _judge_by_record(recorded: _RecordedLinks) -> _Judgement:
     """Judge by the kind of the slowest link, if NCCL's log or the topology shows it."""
     link = recorded.slowest
     if link is None:
-        return _Judgement(None, is_seen=False, text="")
+        return _Judgement(is_slow=None, is_seen=False, text="")
     is_slow = _is_kind_slow(link.kind, recorded.rows)
     lacking = _LACKING_BY_KIND.get(link.kind, LACKING)
-    return _Judgement(is_slow, is_slow is not None, link.text, lacking)
+    is_known = is_slow is not None
+    return _Judgement(is_slow, is_seen=is_known, text=link.text, lacking=lacking)
 
 
 def _judge_by_bandwidth(
@@ -422,9 +425,8 @@ def _judge_by_bandwidth(
     promised = nvlink_promise(evidence.gpu_names)
     if promised is None:
         return by_record
-    reached = bandwidth.bytes_per_s
-    if reached is None or bandwidth.source != BYTES_OF_COPIES:
-        reached = _bandwidth_of_large_messages(evidence)
+    is_of_copies = bandwidth.source == BYTES_OF_COPIES
+    reached = bandwidth.bytes_per_s if is_of_copies else _bandwidth_of_large_messages(evidence)
     if reached is None:
         return by_record._replace(lacking=_ABSENT) if evidence.has_absent_ranks else by_record
     # Between hosts, a low bandwidth is normal.
@@ -470,9 +472,10 @@ def _find_forced_link(evidence: Evidence) -> _ForcedLink | None:
 def _find_slow_link_inside_hosts(
     links: LinksTable, network: SlowestLink, rows: Sequence[Mapping[str, Any]]
 ) -> SlowestLink | None:
-    """Return the slowest link inside hosts; None if it is not slow, or if the network is slow.
+    """Return the slowest link inside hosts; None unless it is slow and the network is not.
 
-    Its number of edges is that of the network between hosts.
+    The result replaces the network between hosts as the slowest link of the run. So it has the
+    number of edges of the network.
     """
     if _is_kind_slow("net", rows):
         return None
@@ -496,23 +499,24 @@ def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
 def _is_kind_slow(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     """Tell whether links of a kind are slow; None if it is not known.
 
-    The kind decides, or else the transports and paths of all links of that kind.
+    Some kinds are always slow or always fast. Of other kinds, the transports and paths of all links
+    can show that they are slow, but not that they are fast.
     """
     if kind in _IS_SLOW_BY_KIND:
         return _IS_SLOW_BY_KIND[kind]
     rows_of_kind = [row for row in rows if row["kind"] == kind]
     known_paths = [row["path"] for row in rows_of_kind if row["path"]]
     has_nvlink = any(path.startswith("NV") for path in known_paths)
-    is_slow = False
     if kind == "net":
         # Nothing is faster than a network between hosts. Inside a host, where NVLink connects GPUs,
         # a network replaces what NCCL could not use.
-        is_slow = _has_socket(rows_of_kind) or has_nvlink
-    if kind == "unknown":
+        is_surely_slow = _has_socket(rows_of_kind) or has_nvlink
+    elif kind == "unknown":
         # Whatever NCCL uses, data crosses PCIe if no pair has NVLink.
-        is_slow = bool(known_paths) and not has_nvlink
-    # That nothing shows a slow link does not show a fast one.
-    return True if is_slow else None
+        is_surely_slow = bool(known_paths) and not has_nvlink
+    else:
+        is_surely_slow = False
+    return True if is_surely_slow else None
 
 
 def _has_socket(links: Iterable[Mapping[str, Any]]) -> bool:
@@ -551,14 +555,14 @@ def _estimate_bandwidth(evidence: Evidence) -> _Bandwidth:
     transfer_ns = _sum_or_none(rows["transfer_ns"])
     if not (n_bytes and transfer_ns and all_transfer_ns):
         return _UNKNOWN_BANDWIDTH
-    # A metric that is gathered, or buffers that are broadcast, take little of it.
+    # Metrics that are gathered and buffers that are broadcast take little of all transfer.
     has_much_else = transfer_ns < _MIN_GRADIENT_SHARE_OF_TRANSFER * all_transfer_ns
     datatypes = rows["datatype"].unique().to_pylist()
     may_be_compressed = not _NARROW_DATATYPES.isdisjoint(datatypes)
     if has_much_else or may_be_compressed:
         return _UNKNOWN_BANDWIDTH
-    # Each row is an all-reduce of a rank, so it is a bucket. The last bucket of a rank in a step
-    # need not be full. `steps` has one row for each rank and step.
+    # Each row is an all-reduce of a rank, which sends one bucket. All buckets are full but the last
+    # one of each rank and step, and `steps` has one row for each rank and step.
     n_last_buckets = evidence.steps.num_rows
     n_full_buckets = rows.num_rows - n_last_buckets
     if n_bytes < n_full_buckets * _MIN_BUCKET_BYTES:

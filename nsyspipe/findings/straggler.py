@@ -176,10 +176,10 @@ class SlowClock(NamedTuple):
 
 
 def find_slow_clock(evidence: Evidence, late: LateRanks) -> SlowClock | None:
-    """Return the clocks if the worst rank has a lower clock than the median of other ranks.
+    """Return the clocks if the worst rank has a lower clock than the median of ranks in time.
 
-    Ranks that are late too are not among the others. None if the clock is not lower, or if the
-    clock of the worst rank or of all others was not counted.
+    A clock is lower from a difference of `MIN_CLOCK_DIFFERENCE` on. None if it is not lower, if
+    the clock of the worst rank was not counted, or if no clock of the other ranks was.
     """
     clocks_hz = evidence.clocks_hz
     clock_hz = clocks_hz.get(late.worst)
@@ -201,8 +201,8 @@ def _word_slow_clock(clock: SlowClock) -> str:
 def explain(evidence: Evidence, lateness: Lateness, late: LateRanks) -> Explanation:
     """Return why ranks are late: one phase of a single rank, their hosts, or a late begin.
 
-    Late launches are measured only if no longer phase explains a single late rank, if no rank is
-    late behind another, and outside of pipelines. Otherwise they are 0.
+    Late launches are not measured, and are 0, in three cases: a phase explains a single late rank,
+    some rank is late behind another, or the run is a pipeline.
     """
     phase = find_longer_phase(evidence, late.worst, late.steps_of[late.worst])
     is_explained_by_phase = phase is not None and late.n_named == 1
@@ -238,13 +238,14 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
     first_step = select_rows(steps, "step", pc.min(steps["step"]))
     is_of_rank = pc.equal(first_step["rank"], rank)
     is_of_others = pc.invert(is_of_rank)
-    last_start_of_rank_ns = pc.max(first_step["start_ns"].filter(is_of_rank))
+    # The rank has one row in the step.
+    start_of_rank_ns = pc.max(first_step["start_ns"].filter(is_of_rank))
     last_start_of_others_ns = pc.max(first_step["start_ns"].filter(is_of_others))
-    late_ns: int = last_start_of_rank_ns.as_py() - last_start_of_others_ns.as_py()
-    delays_ns = lateness.total_ns_per_step * lateness.n_steps
+    late_ns: int = start_of_rank_ns.as_py() - last_start_of_others_ns.as_py()
+    delays_of_all_steps_ns = lateness.total_ns_per_step * lateness.n_steps
     # This only compares sizes. The late start is no part of the delays, because several collectives
     # may contain it.
-    is_large = late_ns >= LIMITS.min_part_of_delays * delays_ns
+    is_large = late_ns >= LIMITS.min_part_of_delays * delays_of_all_steps_ns
     return late_ns if is_large else None
 
 
@@ -256,6 +257,7 @@ def _finding_about_node(evidence: Evidence, lateness: Lateness, node: LateNode) 
 
     The host is late once in each step, however many communicators wait for it.
     """
+    # The mean over all steps. `node.late_ns` only has the steps in which the host is late.
     late_ns = float(node.late_ns.sum() / lateness.n_steps)
     # Only the delays of this host count, and not those of other ranks.
     saving_parts = limited_saving(evidence, {"delays": late_ns}, only_delays=True)
@@ -324,6 +326,7 @@ def _straggler_row(stragglers: StragglersTable, rank: int) -> dict[str, Any]:
 
 def _delay_figures(late: LateRanks) -> dict[str, Any]:
     """Return for each late rank how long the others wait for it, and in which steps."""
+    # Both kinds of ranks are waited for: those to blame, and those that are no slower than others.
     delays_ns = {**late.delays_ns, **late.no_slower_ns}
     steps_of = {rank: late.steps_of[rank] for rank in delays_ns}
     figures: dict[str, Any] = {"held_up_ns_per_step_by_rank": _with_text_keys(delays_ns)}
@@ -375,11 +378,10 @@ def _name_late_ranks(late: LateRanks, lateness: Lateness, *, are_all_late: bool)
         awaited = f"rank {late.worst}"
         in_steps = _in_steps_text(late, lateness, late.worst)
     if are_all_late:
+        # No other ranks are left, neither to wait nor to be late behind another.
         return f"The ranks wait for each other: for {awaited}"
-    then = ""
-    if late.behind_ns:
-        then = f", and then for {_ranks_text(late.behind_ns)}"
-    return f"The other ranks wait{in_steps} for {awaited}{then}"
+    behind = f", and then for {_ranks_text(late.behind_ns)}" if late.behind_ns else ""
+    return f"The other ranks wait{in_steps} for {awaited}{behind}"
 
 
 def _in_steps_text(late: LateRanks, lateness: Lateness, rank: int) -> str:
@@ -417,9 +419,9 @@ def _cause_clause(late: LateRanks, why: Explanation) -> str:
 def _word_action(late: LateRanks, why: Explanation) -> str:
     """Say what to look into: which ranks are late, and in what, if that is known."""
     named = [*late.delays_ns, *late.behind_ns]
-    ranks = f"{len(named)} ranks"
-    if len(named) <= _MAX_NAMED_RANKS:
-        ranks = _ranks_text(named)
+    are_few = len(named) <= _MAX_NAMED_RANKS
+    ranks = _ranks_text(named) if are_few else f"{len(named)} ranks"
+    # Only a single rank has a phase to blame.
     phase = _phase_to_blame(late, why)
     if phase is not None and phase.is_idle:
         return f"Find out why the GPU of {ranks} idles in {phase.name}"

@@ -185,6 +185,9 @@ def peaks_of(gpu_name: str | None) -> GpuPeaks | None:
 
 def peak_flops_per_s(gpu_name: str | None, datatype: str) -> int | None:
     """Return the dense peak of a GPU for one of `DATATYPES`; None if it is not known."""
+    if datatype not in DATATYPES:
+        # A saved run may have any text in the column of the datatype.
+        return None
     gpu = peaks_of(gpu_name)
     gflops: int | None = getattr(gpu, datatype, None)
     return None if gflops is None else gflops * _FLOPS_PER_GFLOP

@@ -474,14 +474,15 @@ class Copying:
         joins = ""
         for name, column in (checked or {}).items():
             if name in existing_columns:
-                new = f"of_{name}"
-                columns_of_new = {"row": "INTEGER PRIMARY KEY", "value": ""}
-                self.create(new, columns_of_new, column.values, schema="temp")
-                joins += f" LEFT JOIN temp.{new} ON {new}.row = t.rowid"
+                new_values = f"of_{name}"
+                columns_of_values = {"row": "INTEGER PRIMARY KEY", "value": ""}
+                self.create(new_values, columns_of_values, column.values, schema="temp")
+                joins += f" LEFT JOIN temp.{new_values} ON {new_values}.row = t.rowid"
                 sql_types[name] = column.kind
-                has_no_new_value = f"{new}.row IS NULL"
+                # A new value may be NULL, so the row tells whether there is one.
+                has_value = f"{new_values}.row IS NOT NULL"
                 expressions[name] = (
-                    f"CASE WHEN {has_no_new_value} THEN {column.otherwise} ELSE {new}.value END"
+                    f"CASE WHEN {has_value} THEN {new_values}.value ELSE {column.otherwise} END"
                 )
         if sql_types:
             self.create(table, sql_types)
@@ -587,14 +588,15 @@ def count_left_behind(copying: Copying) -> None:
 
 
 def _count_columns_left_behind(copying: Copying, table: str) -> None:
-    """Count the values in those columns of a copied table that are left behind.
+    """Count the values in those columns of a table that are left behind.
 
-    The rows of a table without numbers are counted elsewhere. Its columns are counted only if one
-    of them is unknown.
+    A table without columns of numbers is copied value by value, and what is left behind of it is
+    counted there. Here its columns count only if one of them is unknown.
     """
     base = base_name(table)
     columns = copying.report.tables[table]
-    if base not in NUMBERS and KNOWN[base].issuperset(columns):
+    are_all_known = KNOWN[base].issuperset(columns)
+    if are_all_known and base not in NUMBERS:
         return
     numbers = NUMBERS.get(base, ())
     checked = CHECKED.get(base, ())
@@ -607,7 +609,10 @@ def _count_columns_left_behind(copying: Copying, table: str) -> None:
     row_of_counts: list[int] = [*result.one()]
     n_values = row_of_counts[1:]
     for name, n_values_of_column in zip(left_behind, n_values, strict=True):
-        kind = HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
         if name not in KNOWN[base]:
             kind = _UNKNOWN_COLUMNS
+        elif name in _HARDWARE_COLUMNS:
+            kind = HARDWARE
+        else:
+            kind = _OTHER_COLUMNS
         copying.removed.add(kind, f"{base}.{name}", n_values_of_column, "values")

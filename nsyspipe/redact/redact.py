@@ -150,8 +150,9 @@ def _names_of_copies(contents: Sequence[Contents]) -> list[NewNames]:
     new_locations = _numbered(all_locations, _NEW_BUS_LOCATION)
     names_of_copies = []
     for content in contents:
-        # A report may name no host (None), or have an empty name.
-        new_host = new_hosts[content.host] if content.host else content.host
+        host = content.host
+        # An empty name stays empty. None stays for a report that names no host.
+        new_host = new_hosts[host] if host else host
         names_of_copies.append(NewNames(new_host, new_uuids, new_locations))
     return names_of_copies
 
@@ -265,13 +266,15 @@ def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Pl
 
     The directory need not exist.
     """
-    if out.is_dir():
-        _check_directory(out, reports, force=force)
-    elif out.exists() or out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES):
-        named = "" if out.exists() else "named as "
-        problem = f"is {named}a file, but several reports need a directory"
+    is_file = out.exists() and not out.is_dir()
+    is_named_as_file = not out.exists() and out.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)
+    if is_file or is_named_as_file:
+        what = "a file" if is_file else "named as a file"
+        problem = f"is {what}, but several reports need a directory"
         fix = shlex.quote(f"{out.with_suffix('')}/") if out.suffix else _ANOTHER
         raise OutputError(str(out), problem, fix=fix)
+    if out.is_dir():
+        _check_directory(out, reports, force=force)
     report_of_name: dict[str, Path] = {}
     for report in reports:
         if report.name in report_of_name:
@@ -285,7 +288,7 @@ def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Pl
 def _check_directory(out: Path, reports: Sequence[Path], *, force: bool) -> None:
     """Raise OutputError if copies cannot go to an existing directory.
 
-    It is the directory of a report, or, without `force`, has any file.
+    Copies cannot go to the directory of a report. Without `force`, the directory must be empty.
     """
     if any(out.samefile(report.parent) for report in reports):
         problem = "is the directory of the reports, and nsyspipe never replaces reports"
@@ -298,7 +301,7 @@ def _check_directory(out: Path, reports: Sequence[Path], *, force: bool) -> None
 def _check_place(place: Place, reports: Sequence[Path], *, force: bool) -> None:
     """Raise OutputError if a copy would replace a file that must stay.
 
-    These are all files but redacted copies, and redacted copies too without `force`.
+    Only an older redacted copy may be replaced, with `force`.
     """
     copy = place.copy
     # SQLite would apply the side files of an older database to the copy, so they are removed.
@@ -334,15 +337,15 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     no new directory is left. Raises OutputError if the files cannot be written.
     """
     directory = places[0].copy.parent
-    # What is removed in the end. Without an error, these lists are empty by then.
-    directories_to_remove: list[Path] = []
-    copies_to_remove: list[Path] = []
+    new_directories: list[Path] = []
+    renamed_copies: list[Path] = []
+    is_complete = False
     scratch_context = contextlib.ExitStack()
     try:
         with _writable(directory):
             # The innermost comes first, because a directory must be empty to be removed.
             parents = (directory, *directory.parents)
-            directories_to_remove = [folder for folder in parents if not folder.exists()]
+            new_directories = [folder for folder in parents if not folder.exists()]
             directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
             scratch = scratch_context.enter_context(scratch_directory(directory))
@@ -357,18 +360,22 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
             for file, place in zip(files, places, strict=True):
                 remove_side_files(place.copy)
                 file.replace(place.copy)
-                copies_to_remove.append(place.copy)
-        # All copies are complete, so that they stay.
-        directories_to_remove = []
-        copies_to_remove = []
+                renamed_copies.append(place.copy)
+        is_complete = True
     finally:
         scratch_context.close()
-        for copy in copies_to_remove:
-            with contextlib.suppress(OSError):
-                copy.unlink()
-        for folder in directories_to_remove:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        if not is_complete:
+            _remove_left(renamed_copies, new_directories)
+
+
+def _remove_left(copies: Iterable[Path], directories: Iterable[Path]) -> None:
+    """Remove what a failure leaves: some copies, and directories that are empty without these."""
+    for copy in copies:
+        with contextlib.suppress(OSError):
+            copy.unlink()
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def _flush(file: Path) -> None:

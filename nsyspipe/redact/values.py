@@ -118,12 +118,12 @@ def copy_counters(copying: Copying) -> None:
         rows = _texts(copying, table, "metricName")
         names_read = [(row, name) for row, name in rows if counter_of(name)]
         checked = {"metricName": Checked("TEXT", names_read)}
-        # `Copying.copy` joins the checked names under this name. Other rows have none.
+        # In SQL, `of_metricName` has the checked names. Rows without a checked name are left out.
         copying.copy(table, checked, where="of_metricName.row IS NOT NULL")
         _count_rows_removed(copying, table)
         metric_ids = f"SELECT metricId FROM main.{quoted(table)}"  # noqa: S608
         conditions.append(f"t.metricId IN ({metric_ids})")
-    # Without a table of names, no sample is copied.
+    # False, which is 0 in SQL, without a table of names. Then no sample is copied.
     is_read = " OR ".join(conditions) or "0"
     for table in copying.tables(versions.GPU_METRICS, "metricId"):
         copying.copy(table, where=is_read)
@@ -148,13 +148,17 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
 
 
 def _export_rows(copying: Copying, table: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each setting of the export that is copied, and count bad values."""
+    """Yield name and value of each setting of the export that is copied.
+
+    A version of an unexpected form is counted as removed.
+    """
     names = [f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY)]
     condition = f"name IN ({', '.join(names)})"
     for row in copying.report.few(table, {"name": "text", "value": "text"}, condition):
         name = row["name"]
         value = row["value"]
         if name == _LAZY:
+            # To the reader of reports, any other value means true.
             is_lazy = value.lower() != "false"
             yield name, str(is_lazy).lower()
         elif name == _TABLES:
@@ -170,9 +174,10 @@ def _table_list(value: str) -> str:
 
     The result is empty only if the list was empty, because an empty list stands for all tables.
     """
+    # A name is looked for anywhere in the text, whatever separates names.
     copied_tables = [table for table in {**NUMBERS, **CHECKED} if table in value]
     if value and not copied_tables:
-        # The name of no table.
+        # No table has this name.
         return "-"
     return ",".join(copied_tables)
 
@@ -180,8 +185,9 @@ def _table_list(value: str) -> str:
 def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of the rows about a capture that are copied.
 
-    They are what was recorded (NVTX, Python backtraces, CPU samples), and the variables of ranks.
-    A value of an unexpected form is replaced by a mark, so that different values stay different.
+    The rows tell what was recorded (NVTX, Python backtraces, CPU samples), or have a variable of a
+    rank. A value of an unexpected form is replaced by a mark. Different values of a variable get
+    different marks.
     """
     if traces_nvtx(report):
         yield NVTX_TRACED
@@ -295,9 +301,10 @@ def copy_payload_tables(copying: Copying) -> None:
 def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
     """Yield row number and new name of each entry of a layout.
 
-    A field that is read keeps its bare name, which has no capitals and punctuation. Another field
-    gets a number for a name. Equal names stay equal. Names with one bare name stay different,
-    because the places of fields depend on it: they get different numbers of underscores at the end.
+    A field that is read keeps its bare name, which has no capitals and punctuation. Any other field
+    gets a number for a name. The places of fields depend on which names are equal. So equal names
+    stay equal, and different spellings of a bare name get different numbers of underscores at the
+    end.
     """
     # For each bare name its spellings, with the number of underscores that each gets.
     spellings_by_bare_name: dict[str, dict[str, int]] = {}
@@ -310,8 +317,9 @@ def _entry_names(copying: Copying, table: str) -> Iterator[tuple[int, str]]:
         if not _is_field_read(bare):
             field_number = number_of_bare_name.setdefault(bare, len(number_of_bare_name))
             new_name = f"field{field_number}"
-        is_changed = new_name != bare
-        copying.removed.add(PAYLOADS, f"{table}.name", int(is_changed), "values")
+        # If only the spelling changes, nothing is lost.
+        is_replaced = new_name != bare
+        copying.removed.add(PAYLOADS, f"{table}.name", int(is_replaced), "values")
         underscores_of_spelling = spellings_by_bare_name.setdefault(bare, {})
         n_underscores = underscores_of_spelling.setdefault(name, len(underscores_of_spelling))
         yield row, new_name + "_" * n_underscores
@@ -356,8 +364,8 @@ class _CheckedRows(NamedTuple):
 def copy_ranges(copying: Copying) -> None:
     """Copy the NVTX rows, with the texts of ranges and the names that analysis reads.
 
-    A row with a payload keeps a name, or gets another one in its place. Whether it has a name
-    determines whose payload it is.
+    A row with a payload keeps its name, or gets a word in place of the name. Analysis tells by
+    whether a row has a name whose payload the row has.
     """
     for table in copying.tables(versions.NVTX):
         names, payloads = _check_rows(copying, table)
@@ -365,9 +373,9 @@ def copy_ranges(copying: Copying) -> None:
         n_marks = [*payloads.values()].count(MARK)
         copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
         # Names of ranges are copied as they are, other names only if they were checked.
-        if_range = _IF_RANGE if copying.report.has(table, "eventType") else "NULL"
-        string_id_of_range = if_range.format(number("textId"))
-        text_of_range = if_range.format(_TEXT)
+        has_ranges = copying.report.has(table, "eventType")
+        string_id_of_range = _IF_RANGE.format(number("textId")) if has_ranges else "NULL"
+        text_of_range = _IF_RANGE.format(_TEXT) if has_ranges else "NULL"
         string_ids = [(name.row, name.string_id) for name in names]
         texts = [(name.row, name.text) for name in names]
         checked = {"textId": Checked("INTEGER", string_ids, string_id_of_range)}
@@ -382,7 +390,7 @@ def copy_ranges(copying: Copying) -> None:
 def _n_names_removed(copying: Copying, table: str) -> int:
     """Return how many rows of a copied table lost their names.
 
-    These are the rows with a name in the report, without those that have their own in the copy.
+    A row lost its name if it has a name in the report, and none or `_REDACTED` in the copy.
     """
     existing_columns = copying.report.tables[table]
     columns = [name for name in ("textId", "text") if name in existing_columns]
@@ -391,6 +399,7 @@ def _n_names_removed(copying: Copying, table: str) -> int:
     has_name = " OR ".join(f"{name} IS NOT NULL" for name in columns)
     keeps_name = f"({has_name})"
     if "text" in columns:
+        # In SQL, IS NOT also holds for NULL.
         keeps_name += f" AND text IS NOT '{_REDACTED}'"
     n_names = copying.count(table, has_name)
     n_names_kept = copying.count(table, keeps_name, schema="main")
@@ -431,7 +440,10 @@ def _rows_besides_ranges(rows: pa.Table) -> pa.Table:
 def _pack_nccl_payloads(
     report: Report, rows_with_payload: pa.Table, domains: pa.Table
 ) -> dict[int, bytes]:
-    """Return, by row number, the new payloads of the rows that are or may be NCCL's."""
+    """Return the new payloads of the rows whose payload is NCCL's, or may be, by row number.
+
+    `domains` are the rows that name domains. Only rows with a thread have payloads of NCCL.
+    """
     rows = rows_with_payload.filter(pc.is_valid(rows_with_payload["globalTid"]))
     is_nccls, may_be_nccls = ownership(rows, domains)
     nccl_rows = rows.filter(pa.array(is_nccls | may_be_nccls))
@@ -462,8 +474,9 @@ def _read_rows(report: Report, table: str) -> pa.Table:
 def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
     """Decide what is copied of the name of a row; `is_nccls` is whether its payload is NCCL's.
 
-    A name that analysis reads is copied as it is: as a text, or as the id of a string. Of another
-    name, it may matter that there is one. Then a word stands in its place.
+    A name that analysis reads is copied as it is: as a text, or as the id of a string. Any other
+    name is not copied. In rows of domains and rows with a payload, a word replaces it, because
+    analysis asks whether these rows have a name.
     """
     row_number = row["row"]
     if _is_name_read(row, is_nccls=is_nccls):
@@ -471,20 +484,21 @@ def _check_name(row: Mapping[str, Any], *, is_nccls: bool) -> _Name:
         string_id = None if inline_text else row["textId"]
         return _Name(row_number, inline_text, string_id)
     is_domain = row["eventType"] == DOMAIN_ROW
+    has_payload = bool(row["binaryData"])
     has_name = row["text"] is not None
-    matters_whether_named = is_domain or row["binaryData"]
-    replacement = _REDACTED if has_name and matters_whether_named else None
-    return _Name(row_number, replacement)
+    needs_word = has_name and (is_domain or has_payload)
+    return _Name(row_number, text=_REDACTED if needs_word else None)
 
 
 def _is_name_read(row: Mapping[str, Any], *, is_nccls: bool) -> bool:
     """Tell whether analysis reads the name of a row; `is_nccls` is whether its payload is NCCL's.
 
-    It reads the names of NCCL's and MPI's domains, of threads of MPI, and of calls of NCCL.
+    Analysis reads three kinds of names: domains of NCCL and MPI, threads that are ranks of MPI, and
+    calls of NCCL, which have its payloads.
     """
     kind = row["eventType"]
     text = row["text"] or ""
-    if kind == DOMAIN_ROW and row["text"] is not None:
+    if kind == DOMAIN_ROW:
         return text in _READ_DOMAINS
     if kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text):
         return True
@@ -515,7 +529,7 @@ def copy_strings(copying: Copying) -> None:
     All other tables must be copied before.
     """
     key = {"id": "INTEGER PRIMARY KEY"}
-    # The ids of names, and the ids of calls, in the rows of the copy.
+    # The ids of names, and the ids of calls, in the rows of the copy. `_IS_REFERRED_TO` reads both.
     copying.create("named_by", key, schema="temp")
     copying.create("called_by", key, schema="temp")
     for table_of_ids, base, column in _NAMES_OF:
@@ -527,8 +541,9 @@ def copy_strings(copying: Copying) -> None:
         if copying.report.has(table, "id", "value"):
             copying.create("first_of", key | {"row": "INTEGER"}, schema="temp")
             strings = f"source.{quoted(table)} AS t WHERE {_IS_REFERRED_TO} ORDER BY t.rowid"
-            first_rows = f"SELECT t.id, t.rowid FROM {strings}"  # noqa: S608
-            copying.run(f"INSERT OR IGNORE INTO temp.first_of {first_rows}")
+            rows_in_order = f"SELECT t.id, t.rowid FROM {strings}"  # noqa: S608
+            # The first row of an id is inserted, and all later ones are ignored.
+            copying.run(f"INSERT OR IGNORE INTO temp.first_of {rows_in_order}")
             copying.create(table, {"id": "INTEGER", "value": "TEXT"})
             values = {"id": number("id"), "value": "t.value"}
             where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"

@@ -355,9 +355,10 @@ def _read_advice(run: Run, opened: Replay | str) -> _Advice:
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     conditional = {row["id"] for row in findings if is_conditional(row)}
     slow_links = [row for row in findings if row["id"] == _SLOW_LINK]
+    # A finding with a condition, or one that only assumes NVLink, does not show a faster link.
+    is_unconditional = bool(slow_links) and _SLOW_LINK not in conditional
     is_nvlink_only_assumed = any(map(is_nvlink_assumed, slow_links))
-    is_slow_link_found = _SLOW_LINK in bounds and _SLOW_LINK not in conditional
-    is_slow_link_sure = is_slow_link_found and not is_nvlink_only_assumed
+    is_slow_link_sure = is_unconditional and not is_nvlink_only_assumed
     nvlink_bytes_per_s = nvlink_promise(run.header.gpu_names)
     changes = {}
     for rule in bounds:
@@ -368,11 +369,12 @@ def _read_advice(run: Run, opened: Replay | str) -> _Advice:
 
 
 def _menu(run: Run, replay: Replay | None, advice: _Advice) -> dict[str, Knobs]:
-    """Return the changes that `whatif` answers if it is asked for none, by `Scenario.id`."""
+    """Return the changes that `whatif` answers if none is requested, by `Scenario.id`."""
     menu = _MENU | menu_of_links(run.header.gpu_names)
     for key, knobs in _SELDOM_USEFUL.items():
         if replay and not why_refused(replay, knobs):
             menu[key] = knobs
+    # The links that findings advise.
     for change in advice.changes.values():
         if change.link:
             menu[f"link-{change.link}"] = change
@@ -384,13 +386,7 @@ def _answer_question(
 ) -> Scenario:
     """Return the answer about one combination of changes. `key` is its ID."""
     rule = finding_of(knobs, advice.bounds, advice.nvlink_bytes_per_s)
-    bound_ns = None
-    is_advised = False
-    if rule is not None:
-        bound_ns = advice.bounds.get(rule)
-        is_limit = rule == EXPOSURE
-        is_exact_change = advice.changes.get(rule) == knobs
-        is_advised = is_exact_change and not is_limit and rule not in advice.conditional
+    bound_ns = None if rule is None else advice.bounds.get(rule)
     link_place = None
     if knobs.link is not None:
         link_place = _link_place(knobs.link, run, opened, is_sure=advice.is_slow_link_sure)
@@ -401,10 +397,22 @@ def _answer_question(
         knobs=knobs.given,
         finding=rule,
         finding_saving_ns=bound_ns,
-        is_advised=is_advised,
+        is_advised=_is_advised(knobs, rule, advice),
         link_place=link_place,
         **estimate,
     )
+
+
+def _is_advised(knobs: Knobs, rule: str | None, advice: _Advice) -> bool:
+    """Tell whether a finding of the run shows the estimate of exactly this change.
+
+    `rule` is the ID of the finding that advises such a change, if there is one. A conditional
+    finding shows no estimate. Neither does `EXPOSURE`, because the change that it advises is a
+    limit.
+    """
+    if rule is None or rule == EXPOSURE or rule in advice.conditional:
+        return False
+    return advice.changes.get(rule) == knobs
 
 
 def _basis_of(run: Run, replay: Replay | None) -> _Basis:
@@ -414,7 +422,7 @@ def _basis_of(run: Run, replay: Replay | None) -> _Basis:
     steps of the simulated one count.
     """
     (summary,) = run.summary().to_pylist()
-    problems = run.problem_rows
+    problems = [*run.problem_rows]
     n_steps = summary["n_summary_steps"]
     step_time_ns = summary["step_time_ns"]
     if replay is None:
@@ -439,14 +447,14 @@ def _basis_of(run: Run, replay: Replay | None) -> _Basis:
 
 
 def _is_answered_without_late_ranks(opened: Replay | str, changes: Sequence[Knobs]) -> bool:
-    """Tell whether a change has no estimate only because a rank is late.
+    """Tell whether any of the changes has no estimate only because a rank is late.
 
-    Then the change would have one together with ``no_wait``.
+    Such a change would have an estimate together with ``no_wait``.
     """
     if isinstance(opened, str):
         return False
-    changes_with_late_ranks = [knobs for knobs in changes if not knobs.no_wait]
-    for knobs in changes_with_late_ranks:
+    changes_without_no_wait = [knobs for knobs in changes if not knobs.no_wait]
+    for knobs in changes_without_no_wait:
         is_refused = why_refused(opened, knobs) is not None
         if is_refused and opened.why_refused_balanced(knobs) is None:
             return True
@@ -460,16 +468,18 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
     """
     link = LINKS[name]
     gpu_names = run.header.gpu_names
-    # The kind of pcie5x16 is pcie.
+    # The name ends with the generation and the width. For example, the kind of pcie5x16 is pcie.
     kind = name.rstrip("0123456789x")
     peaks = _peaks_of_gpus(gpu_names)
     is_beyond_gpus = (link.nominal_bytes_per_s or 0.0) > peaks.get(kind, 0.0)
     if len(run.header.hosts) > 1 or is_beyond_gpus:
         return ELSEWHERE
     reached_bytes_per_s = _fastest_captured(opened)
+    # Every machine has shared memory. It has any other link if its ranks reach the bandwidth of the
+    # link already.
     if kind == "shm" or link.bus_bytes_per_s <= reached_bytes_per_s:
         return HERE
-    # Only NVLink is faster than PCIe.
+    # Only NVLink is faster than PCIe. So a bandwidth above that of PCIe shows that there is NVLink.
     is_faster_than_pcie = reached_bytes_per_s > peaks["pcie"] > 0
     has_nvlink = is_sure or is_faster_than_pcie or _are_all_links_nvlink(run)
     return HERE if kind == "nvlink" and has_nvlink else UNKNOWN
@@ -478,10 +488,10 @@ def _link_place(name: str, run: Run, opened: Replay | str, *, is_sure: bool) -> 
 def _peaks_of_gpus(gpu_names: Sequence[str]) -> dict[str, float]:
     """Return the bandwidth that GPUs can reach by each kind of link, bytes per s; 0 if unknown.
 
-    Through memory of the host (``shm``), the GPUs do not limit it.
+    The GPUs do not limit the bandwidth through memory of the host (``shm``).
     """
     nvlink_bytes_per_s = nvlink_promise(gpu_names)
-    pcie = nominal_speed(gpu_names, "PCIe")
+    pcie = nominal_speed(gpu_names, path="PCIe")
     return {
         "nvlink": nvlink_bytes_per_s or 0.0,
         "pcie": pcie.bytes_per_s if pcie else 0.0,
@@ -509,13 +519,15 @@ def _is_nvlink(row: Mapping[str, Any]) -> bool:
 
 def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     """Return the fields of a `Scenario` about its estimate, or about the reason why it has none."""
+    if isinstance(opened, str):
+        return _refusal_fields(opened)
     reason = why_refused(opened, knobs)
-    if isinstance(opened, str) or reason is not None:
-        return {"refused": reason and in_python(reason), "refused_in_options": reason}
+    if reason is not None:
+        return _refusal_fields(reason)
     predicted = opened.predict(knobs)
     gain_ns = opened.step_time_ns - predicted.step_time_ns
     sentences = [*assumptions(opened, knobs)]
-    # If steps get shorter by more than CPUs are ahead of their GPUs, the lead does not suffice.
+    # If steps get shorter by more than CPUs are ahead of their GPUs, CPUs have to launch faster.
     if gain_ns > opened.lead_ns:
         sentences.append(f"{FASTER_HOSTS}, which the capture does not show")
     throughput_steps_per_s = 1e9 / predicted.step_time_ns
@@ -528,20 +540,26 @@ def _estimate(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     }
 
 
+def _refusal_fields(reason: str) -> dict[str, str]:
+    """Return the fields of a `Scenario` about the reason why it has no estimate."""
+    return {"refused": in_python(reason), "refused_in_options": reason}
+
+
 def menu_of_links(gpu_names: Sequence[str]) -> dict[str, Knobs]:
     """Return the changes of the link in a menu, by `Scenario.id`.
 
     Of NVLink the menu has the fastest generation that the GPUs have. If the model of the GPUs is
     not known, the menu has several generations. If the model has no NVLink, the menu has none.
     """
-    nvlinks: tuple[str, ...] = _NVLINKS
     promised = nvlink_promise(gpu_names)
+    # Every known model has PCIe.
+    is_model_known = nominal_speed(gpu_names, path="PCIe") is not None
+    nvlinks: tuple[str, ...] = ()
     if promised is not None:
         fastest = _fastest_link(promised, "nvlink")
         nvlinks = () if fastest is None else (fastest,)
-    elif nominal_speed(gpu_names, "PCIe") is not None:
-        # The model is known, and has no NVLink.
-        nvlinks = ()
+    elif not is_model_known:
+        nvlinks = _NVLINKS
     names = (*nvlinks, *_LINKS_BESIDES_NVLINK)
     return {f"link-{name}": Knobs(link=name) for name in names}
 
@@ -571,21 +589,22 @@ def advised_change(rule: str, promised: float | None) -> Knobs | None:
     return None if fastest is None else Knobs(link=fastest)
 
 
-def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
-    """Return the ID of the finding that advises such a change.
+def finding_of(
+    knobs: Knobs, fired: Container[str], promised_bytes_per_s: float | None
+) -> str | None:
+    """Return the ID of the finding that advises such a change, with any value.
 
-    The value of the change, such as the bucket size, does not matter. `fired` are the rules that
-    have a finding. Return None for several changes, without such a finding, and for links that are
-    faster than data sheets promise.
+    For example, the bucket size does not matter. `fired` are the rules that have a finding in the
+    run. Return None if there are several changes, or if no finding advises such a change. A link or
+    a bandwidth above `promised_bytes_per_s`, which data sheets promise, is not advised either.
     """
     names = knobs.given.keys()
     if len(names) != 1:
         return None
     if names & _LINK_CHANGES:
         target_bytes_per_s = knobs.target_bytes_per_s or 0.0
-        is_beyond_promise = promised is not None and target_bytes_per_s > promised
-        is_advised = _SLOW_LINK in fired and not is_beyond_promise
-        return _SLOW_LINK if is_advised else None
+        is_promised = promised_bytes_per_s is None or target_bytes_per_s <= promised_bytes_per_s
+        return _SLOW_LINK if _SLOW_LINK in fired and is_promised else None
     for rule, change in ADVICE.items():
         if names == change.given.keys() and rule in fired:
             return rule
@@ -598,8 +617,8 @@ def _limit_bounds(
     """Return findings, with bounds that are at most what zero communication time saves.
 
     Only bounds that rest on transfer times are limited. A finding whose bound becomes 0 is left
-    out, because there is nothing to change. All bounds stay if that saving is not known, or if it
-    is that of one of several captures.
+    out, because there is nothing to change. All bounds stay if it is not known what zero
+    communication time saves, or if that is known of only one of several captures.
     """
     if isinstance(opened, str) or opened.limit_gain_ns is None:
         return [*rows]
@@ -623,14 +642,16 @@ def _limit_bound(
 ) -> dict[str, Any]:
     """Return a finding with a bound of at most a limit, and with a new severity.
 
-    Parts sum to the bound, so what the limit takes off is a part below 0.
+    The evidence has parts that sum to the bound. What the limit takes from the bound is one more
+    part, which is negative.
     """
     saving_ns = row["saving_ns_per_step"] or 0.0
     if limit_ns >= saving_ns:
         return row
     evidence = json.loads(row["evidence"])
+    # Without parts, the whole bound comes from the breakdown.
     parts = evidence.get(_PARTS, {"by_breakdown": saving_ns})
-    # The bound of a saved run may be limited already, so the part may exist.
+    # The bound of a saved run may have been limited before. Then both differences add up.
     part_before_ns = parts.get("left_by_replay", 0.0)
     parts["left_by_replay"] = part_before_ns + limit_ns - saving_ns
     evidence[_PARTS] = parts
@@ -648,34 +669,37 @@ class AnsweredRun(ReportRun):
     """A run whose findings have the expected savings of their advice."""
 
     def _make(self, name: str) -> pa.Table:
+        """Return a table by its name. Findings have the expected savings of their advice."""
         if name != "findings":
             return super()._make(name)
         findings = with_expected_savings(self, self.judged_findings())
         if self._stale():
-            # Problems that were read before may change, so they are read again.
+            # Reports have changed, maybe since `problems` was made. Then it is made again, with the
+            # problem that they have changed.
             self._made.pop("problems", None)
         return findings
 
 
 def with_expected_savings(run: Run, findings: FindingsTable) -> pa.Table:
-    """Return findings with the simulated saving of each one's advice, in `findings.judge.in_order`.
+    """Return findings with the simulated saving of the change that each finding advises.
 
     The expected saving is the captured minus the predicted step time. Like the bound, it is a mean
     over steps, but the bound does not limit it. Bounds on transfer times are limited to what zero
-    communication time saves.
+    communication time saves. Findings are sorted anew, by `findings.judge.in_order`.
 
     Evidence has the change as ``replay_change``. It also has the median step time as
     ``replay_step_time_ns`` with its range, or the reason against an estimate as ``replay_refused``.
 
-    ``comm-bound`` has no expected saving, because perfect overlap is no setting. Conditional
-    findings have none either. Their savings are ``replay_limit_ns_per_step`` and
-    ``replay_conditional_ns_per_step``.
+    ``comm-bound`` has no expected saving, because perfect overlap is no setting. Its simulated
+    saving is ``replay_limit_ns_per_step`` in the evidence. A conditional finding has no expected
+    saving either. Its simulated saving is ``replay_conditional_ns_per_step``.
     """
     promised = nvlink_promise(run.header.gpu_names)
     rows: list[dict[str, Any]] = [{**row} for row in findings.to_pylist()]
     changes = {row["id"]: advised_change(row["id"], promised) for row in rows}
-    has_limited_bounds = not _TRANSFER_RULES.isdisjoint(changes)
-    if not any(changes.values()) and not has_limited_bounds:
+    are_changes_advised = any(changes.values())
+    has_bounds_to_limit = not _TRANSFER_RULES.isdisjoint(changes)
+    if not are_changes_advised and not has_bounds_to_limit:
         # A replay would change nothing.
         return findings
     opened = _open_if_quick(run)
@@ -688,7 +712,10 @@ def with_expected_savings(run: Run, findings: FindingsTable) -> pa.Table:
 
 
 def _open_if_quick(run: Run) -> Replay | str:
-    """Return a run ready to simulate changes, or the reason why it is not, such as many kernels."""
+    """Return a run ready to simulate changes, or the reason why it cannot be simulated.
+
+    A run with very many kernels is not opened here, because reading them again takes long.
+    """
     n_kernels_of_ranks = run.ranks["n_kernels"]
     n_kernels = pc.sum(n_kernels_of_ranks).as_py() or 0
     if n_kernels > _MAX_KERNELS:
@@ -704,7 +731,11 @@ def _open_if_quick(run: Run) -> Replay | str:
 
 
 def _expect(row: Mapping[str, Any], change: Knobs, opened: Replay | str) -> dict[str, Any]:
-    """Return the columns of a finding about the simulation of the change that it advises."""
+    """Return the columns of a finding about the simulation of the change that it advises.
+
+    The simulated saving is the expected saving, with two exceptions: for a limit (`EXPOSURE`) and
+    for a conditional finding it is only in the evidence.
+    """
     evidence = json.loads(row["evidence"]) | {"replay_change": change.label}
     expected_ns = None
     reason = why_refused(opened, change)

@@ -118,9 +118,10 @@ def _named_link_texts(name: str, captured: str, *, is_same_link: bool) -> Iterat
 def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
     """Yield the assumptions of another bucket size and of another datatype."""
     if knobs.bucket_mb is not None:
-        how = "estimated from the captured buckets"
         if replay.is_exact:
             how = "from the copies and kernels of each gradient"
+        else:
+            how = "estimated from the captured buckets"
         yield f"sizes and ready times of the gradients are {how}"
         yield "buckets of other sizes reach the same bandwidth"
     if knobs.gradient_dtype is not None:
@@ -130,7 +131,7 @@ def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
             "check"
         )
         yield "launching casts costs no CPU time" if replay.n_copies else "casting takes no time"
-    if None not in {knobs.bucket_mb, knobs.gradient_dtype}:
+    if knobs.bucket_mb is not None and knobs.gradient_dtype is not None:
         yield (
             "buckets and datatype change independently (the only capture of both was 2.4% "
             "slower than the predicted range)"
@@ -173,17 +174,19 @@ def _of_concurrent_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     percents = [100 * share for share in shares]
     # The first pair is the most likely one.
     likely_percent = percents[0]
-    how = "assumed"
-    parts = ""
+    is_delay_measured = replay.contention is not None and replay.contention.delay_ns is not None
+    end_of_sentence = ""
     if slowdowns.is_measured:
         how = "measured here"
         kernels_percent = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-        parts = _parts_text(likely_percent, kernels_percent)
-    elif replay.contention is not None and replay.contention.delay_ns is not None:
+        end_of_sentence = _why_longer_text(likely_percent, kernels_percent)
+    elif is_delay_measured:
         how = "assumed, except for later kernel starts"
+    else:
+        how = "assumed"
     yield (
         f"work during communication takes {likely_percent:.0f}% longer ({how}, range "
-        f"{min(percents):.0f} to {max(percents):.0f}%){parts}"
+        f"{min(percents):.0f} to {max(percents):.0f}%){end_of_sentence}"
     )
     if likely_percent > 100 * MOST_USUAL:
         yield f"few captures show that work takes more than {100 * MOST_USUAL:.0f}% longer"
@@ -198,8 +201,12 @@ def has_later_starts(work_percent: float, kernels_percent: float) -> bool:
     return round(work_percent) > round(kernels_percent, 1)
 
 
-def _parts_text(work_percent: float, kernels_percent: float) -> str:
-    """Return why work during communication takes longer. Return nothing if it is not known."""
+def _why_longer_text(work_percent: float, kernels_percent: float) -> str:
+    """Return why work during communication takes longer, as the end of a sentence.
+
+    `work_percent` is how much longer all work takes, and `kernels_percent` how much longer kernels
+    take. The text is empty if kernels take no longer, because then it is not known why.
+    """
     if has_later_starts(work_percent, kernels_percent):
         return (
             f". Kernels take {kernels_percent:.1f}% longer (comm-slows-compute), and the rest is "

@@ -31,14 +31,15 @@ _EMPTY = np.empty(0, np.int64)
 
 
 def _scaling_rows(timeline: RankTimeline, all_reduces: Int64) -> Int64:
-    """Return the operations that scale the gradients of a step, one per gradient.
+    """Return the places of the operations that scale the gradients of a step, one per gradient.
 
-    The last operation before the last large all-reduce of the step is one of them. The others are
-    the kernels of the step that apply the same functor. If the all-reduce is launched in backward,
-    only kernels in backward count. The result has their places, in order of start. It is empty if
-    no operation was launched before the all-reduce.
+    The last operation that was launched before the last large all-reduce of the step scales a
+    gradient. So does every earlier operation of the step that applies the same functor. If the
+    all-reduce was launched in backward, only operations in backward count. The places are in order
+    of start. There are none if no operation was launched before the all-reduce.
     """
     comm = timeline.collectives
+    # A short all-reduce may be of something else, such as the loss.
     lengths_ns = comm.end[all_reduces] - comm.start[all_reduces]
     min_large_ns = _MIN_SHARE_OF_LONGEST * lengths_ns.max()
     large = all_reduces[lengths_ns >= min_large_ns]
@@ -81,17 +82,18 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     """
     cost = _matching_cost(lengths, sizes)
     n_gradients, n_kernels = cost.shape
-    # By kernel: the least cost of the gradients so far, if this kernel is that of the last of them.
+    # By kernel: the least total cost up to the current gradient, if that gradient has this kernel.
     total_cost = cost[0]
-    # By gradient and its kernel: the kernel of the gradient before it.
+    # By gradient and kernel: the kernel of the previous gradient, if the gradient has this kernel.
     kernel_before = np.zeros(cost.shape, np.int64)
     kernels = np.arange(n_kernels)
     for gradient in range(1, n_gradients):
         least_so_far = np.minimum.accumulate(total_cost)
         is_least = total_cost == least_so_far
+        # By kernel: the latest kernel up to this one that has the least cost so far.
         kernel_if_least = np.where(is_least, kernels, 0)
         kernel_of_least = np.maximum.accumulate(kernel_if_least)
-        # The kernel of a gradient comes after that of the gradient before it.
+        # The kernel of a gradient comes after that of the previous gradient.
         kernel_before[gradient, 1:] = kernel_of_least[:-1]
         cost_before = np.append(np.inf, least_so_far[:-1])
         total_cost = cost_before + cost[gradient]
@@ -107,8 +109,8 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
 def _matching_cost(lengths: Float64, sizes: Float64) -> Float64:
     """Return |log(length / expected length)| for each gradient (row) and each kernel (column).
 
-    The expected length of a gradient's kernel is a constant plus a time per byte. The time per byte
-    is that of the largest quarter of the gradients, if they have the longest kernels. The constant
+    The expected length of a gradient's kernel is a constant plus a time per byte. For the time per
+    byte, the largest quarter of the gradients is taken to have the longest kernels. The constant
     makes the shortest expected length at least as long as the shortest kernel.
     """
     n_largest = max(sizes.size // 4, 1)
@@ -165,20 +167,21 @@ def gradient_copies(captured: CapturedSteps, step: int, rank: int) -> GradientCo
     joins_of_bursts = np.split(joins, first_of_bursts[1:])
     rows_of_bursts = [_copies_after(timeline, burst_joins) for burst_joins in joins_of_bursts]
     rows = np.unique(np.concatenate(rows_of_bursts))
-    is_copy = timeline.is_copy[rows]
     lengths_ns = durations_ns(timeline, rows)
+    # A kernel that copies has no recorded size. It is taken to copy as fast as the memcpys.
+    is_memcpy = timeline.is_copy[rows]
     recorded_bytes = timeline.n_bytes[rows].astype(np.float64)
-    copies_ns = lengths_ns[is_copy].sum()
-    bytes_per_ns = recorded_bytes[is_copy].sum() / max(copies_ns, 1.0)
-    n_bytes = np.where(is_copy, recorded_bytes, lengths_ns * bytes_per_ns)
+    memcpys_ns = lengths_ns[is_memcpy].sum()
+    bytes_per_ns = recorded_bytes[is_memcpy].sum() / max(memcpys_ns, 1.0)
+    n_bytes = np.where(is_memcpy, recorded_bytes, lengths_ns * bytes_per_ns)
     return GradientCopies(rows, n_bytes)
 
 
-def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
+def rows_of_early_passes(captured: CapturedSteps, step: int, rank: int) -> Int64:
     """Return the operations that scale and copy gradients in all passes of a step but the last.
 
-    The result has their places among the rank's operations. The scaling operations of a pass are
-    among them only if there is one per copy.
+    The result has their places among the rank's operations. It has the scaling operations of a pass
+    only if there are as many as memcpys in the pass.
     """
     timeline = captured.timelines[rank]
     all_reduces = captured.gradients_by_step[step]
@@ -192,8 +195,8 @@ def bucket_rows(captured: CapturedSteps, step: int, rank: int) -> Int64:
         copies = _copies_after(timeline, join[all_reduces_of_pass])
         rows.append(copies)
         scaling = _scaling_rows_of_pass(timeline, all_reduces_of_pass)
-        n_copies = np.count_nonzero(timeline.is_copy[copies])
-        if scaling.size == n_copies:
+        n_memcpys = np.count_nonzero(timeline.is_copy[copies])
+        if scaling.size == n_memcpys:
             rows.append(scaling)
     return np.unique(np.concatenate(rows))
 
@@ -210,10 +213,11 @@ def _scaling_rows_of_pass(timeline: RankTimeline, all_reduces: Int64) -> Int64:
 
 
 def _copies_after(timeline: RankTimeline, joins: Int64) -> Int64:
-    """Return the places of the copies that follow each other after the waits for one burst.
+    """Return the places of the copies after one burst of all-reduces, which stand in sequence.
 
     `joins` are the operations that wait for the collectives of the burst. The sequence begins with
-    the first memcpy among them. It is empty if only kernels wait.
+    the first memcpy among these operations, and ends before the next operation that is no copy. It
+    is empty if no memcpy waits.
     """
     # Without a waiting operation, the join is the number of operations.
     waiting = joins[joins < timeline.start.size]
@@ -242,16 +246,20 @@ def gradients_of(
     """Return the gradients of a step. Return None if their sizes are not known.
 
     Without bucket view, DDP scales each gradient into its bucket with one kernel when the gradient
-    is ready. After the collectives, DDP copies the gradients out in the same order. If there are as
-    many scaling kernels as copies, and kernels are longer for larger copies, their ends show when
-    gradients were ready.
+    is ready. After the collectives, DDP copies the gradients out in the same order. The gradients
+    come from the first of these that the capture allows:
+
+    1. The scaling kernels and the copies, if each copy has a kernel that is longer for larger
+       copies. The ends of the kernels show when gradients were ready.
+    2. The scaling kernels alone. Their durations divide the size of each bucket.
+    3. Equal gradients that become ready evenly. This is the only way with a skew.
 
     Parameters
     ----------
     step
         The place among the windows.
     n_bytes
-        The size of all gradients. By default, it is the message size, or the size of the copies.
+        The size of all gradients. If None, it is the message size, or the size of the copies.
     skew
         If given, each bucket has this share of its bytes ready at its end (negative: at its begin),
         and the rest evenly. By default, the times are the most likely ones.
@@ -321,16 +329,27 @@ def _bucket_bytes(
     if recorded_total > 0:
         return recorded if total_bytes is None else recorded * (total_bytes / recorded_total)
     if total_bytes is None:
-        min_copies = max(all_reduces.size, _MIN_COPIES)
-        copied_bytes = float(copied.sum())
-        if copied.size < min_copies or not copied_bytes > 0:
-            return None
-        total_bytes = copied_bytes
-    # Without sizes, the bytes of a bucket are in proportion to its transfer time.
+        known_bytes = _sum_of_copies(copied, n_buckets=all_reduces.size)
+    else:
+        known_bytes = total_bytes
+    if known_bytes is None:
+        return None
+    # Without message sizes, the bytes of a bucket are in proportion to its transfer time.
     mean_transfer_ns = program.transfer_ns[all_reduces].mean(axis=1)
     transfer_ns = np.maximum(mean_transfer_ns, 1.0)
-    bytes_per_ns = total_bytes / transfer_ns.sum()
+    bytes_per_ns = known_bytes / transfer_ns.sum()
     return cast("Float64", transfer_ns * bytes_per_ns)
+
+
+def _sum_of_copies(copied: Float64, n_buckets: int) -> float | None:
+    """Return the bytes of the copies of a step. None if they are too few to be of all gradients.
+
+    `copied` has the bytes of each copy. If a size is not known, so is the sum.
+    """
+    min_copies = max(n_buckets, _MIN_COPIES)
+    n_bytes = float(copied.sum())
+    # A sum of NaN is not above 0.
+    return n_bytes if copied.size >= min_copies and n_bytes > 0 else None
 
 
 def _gradients_by_kernels(
@@ -339,7 +358,7 @@ def _gradients_by_kernels(
     """Return a gradient for each kernel that scales gradients.
 
     The size of a gradient follows from the duration of its kernel on the first rank. Return None if
-    there are few such kernels, if a bucket has none, or if ranks have different numbers of them.
+    there are few such kernels, if a bucket has none, or if ranks have different numbers of kernels.
     """
     columns: list[Int64] = []
     sizes = np.empty(0)
@@ -348,12 +367,12 @@ def _gradients_by_kernels(
     for timeline in captured.timelines:
         rows = _scaling_rows(timeline, all_reduces)
         bucket_launch = timeline.collectives.launch[all_reduces]
-        # A kernel belongs to the first bucket that was launched after it.
+        # A kernel belongs to the first bucket that was launched after it. A kernel that was
+        # launched after the last bucket gets the number of buckets, and fits no bucket.
         bucket_of_kernel = np.searchsorted(bucket_launch, timeline.launch[rows])
-        n_kernels = np.bincount(bucket_of_kernel, minlength=n_buckets)
-        # A kernel after the last bucket makes one number more.
-        has_only_buckets = n_kernels.size == n_buckets
-        has_all_buckets = has_only_buckets and n_kernels.min() >= 1
+        n_kernels_of_buckets = np.bincount(bucket_of_kernel, minlength=n_buckets)
+        fits_buckets = n_kernels_of_buckets.size == n_buckets
+        has_all_buckets = fits_buckets and n_kernels_of_buckets.min() >= 1
         if not has_all_buckets or rows.size < min_kernels:
             return None
         is_first_rank = not columns
@@ -420,15 +439,18 @@ def _n_even_parts(bucket_bytes: Float64) -> Int64:
 def _ready_shares(n_parts: Int64, skew: float) -> Float64:
     """Return when each part of each bucket is ready, as a share of the bucket's time.
 
-    The parts of a bucket are equal. `skew` is the share of them that is ready at the end of the
-    bucket, or, if it is negative, at the begin.
+    The parts of a bucket are equal. A positive skew is the share of parts that are ready only at
+    the end of the bucket's time. A negative skew, without its sign, is the share of parts that are
+    ready at the begin already. The rest becomes ready evenly over the time.
     """
     # Without a skew, the parts are ready one after the other, and the last one at the end.
     shares_of_buckets = [np.arange(1, n + 1) / n for n in n_parts.tolist()]
     even_shares = np.concatenate(shares_of_buckets)
     share_at_begin = max(-skew, 0.0)
-    stretched_shares = (even_shares - share_at_begin) / (1 - abs(skew))
-    # Below 0 are parts that are ready at the begin, and above 1 parts that are ready at the end.
+    share_of_rest = 1 - abs(skew)
+    # The rest is stretched over the time from 0 to 1. The parts at the begin fall below 0, and the
+    # parts at the end above 1.
+    stretched_shares = (even_shares - share_at_begin) / share_of_rest
     shares: Float64 = np.clip(stretched_shares, 0.0, 1.0)
     return shares
 
@@ -471,8 +493,8 @@ def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     ends: list[int] = []
     while bytes_in_buckets < bytes_until[-1]:
         # Half a byte less, because a sum of floats may be below a cap that is met exactly.
-        full = bytes_in_buckets + cap_mib * MIB - 0.5
-        filling_gradient = int(np.searchsorted(bytes_until, full))
+        bytes_until_full = bytes_in_buckets + cap_mib * MIB - 0.5
+        filling_gradient = int(np.searchsorted(bytes_until, bytes_until_full))
         # A bucket has at least one gradient, and the last bucket need not be full.
         last_gradient = min(max(filling_gradient, first_gradient), last_of_all)
         ends.append(last_gradient)

@@ -26,6 +26,8 @@ _BITS_PER_S = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
 _FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
 _EXAMPLES = {"bucket_mb": "25", "gradient_bytes": "665_000_000", "bandwidth": "'300GB/s'"}
 
+_EXAMPLE_OF_BANDWIDTH = "--bandwidth 300GB/s"
+
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
 
@@ -165,11 +167,9 @@ def _fix_of_number(name: str, value: Any) -> str:  # noqa: ANN401 - any value of
     number = re.match(_NUMBER, value) if isinstance(value, str) else None
     if number is None:
         return f"{name}={_EXAMPLES[name]}"
-    multiplier = 1.0
-    if name == "gradient_bytes":
-        prefix = number[2].lower()
-        multiplier = _UNITS[prefix]
-    plain = float(number[1]) * multiplier
+    # Only bytes are written with a prefix, such as 665M.
+    prefix = number[2].lower() if name == "gradient_bytes" else ""
+    plain = float(number[1]) * _UNITS[prefix]
     return f"{name}={plain:.15g}"
 
 
@@ -187,16 +187,27 @@ def parse_bandwidth(text: str) -> float:
         bytes_per_s = float(rate[1]) * multiplier
         if 0 < bytes_per_s < float("inf"):
             return bytes_per_s
-    # If the text has a unit, its number is 0 or too large, and no fix should repeat that number.
-    number = None if rate else re.match(_NUMBER, text)
-    fix = "--bandwidth 300GB/s"
-    if number:
-        prefix = number[2] or "G"
-        fix = f"--bandwidth {number[1]}{prefix}B/s"
-        is_number_alone = number.end() == len(text)
-        if is_number_alone:
-            fix += f", or {number[1]}x for a multiple of the captured bandwidth"
+        # The number is 0 or too large, so the fix does not repeat it.
+        fix = _EXAMPLE_OF_BANDWIDTH
+    else:
+        fix = _fix_of_bandwidth(text)
     raise OptionError(f"--bandwidth {text!r}", "is not a bandwidth", fix=fix)
+
+
+def _fix_of_bandwidth(text: str) -> str:
+    """Return how to write a bandwidth without a unit. If the text has no number, it is an example.
+
+    A number alone may also be meant as a multiple of the captured bandwidth.
+    """
+    number = re.match(_NUMBER, text)
+    if number is None:
+        return _EXAMPLE_OF_BANDWIDTH
+    prefix = number[2] or "G"
+    fix = f"--bandwidth {number[1]}{prefix}B/s"
+    is_number_alone = number.end() == len(text)
+    if not is_number_alone:
+        return fix
+    return f"{fix}, or {number[1]}x for a multiple of the captured bandwidth"
 
 
 def _bandwidth_in_bits(text: str, bits: re.Match[str]) -> OptionError:
@@ -218,7 +229,8 @@ def knobs_of(
 ) -> Knobs:
     """Return the changes that `answer.whatif` was asked for.
 
-    Raise an `OptionError` if a value cannot be used, or if two values contradict each other.
+    Raise an `OptionError` if a value cannot be used, or if two values contradict each other. The
+    size of the gradients is no change, so it is only checked.
     """
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
@@ -231,11 +243,10 @@ def knobs_of(
             fix = f'bandwidth="{bandwidth:g}GB/s"'
             raise OptionError(f"bandwidth={bandwidth:g}", what, fix=fix)
         changes["bandwidth_bytes_per_s"] = bandwidth
-    if link is not None:
-        known_link = named_link(link)
-        # `Knobs` raises the error about a name that is not known.
-        link = link if known_link is None else known_link.name
-    return Knobs(link=link, **changes)
+    known_link = None if link is None else named_link(link)
+    # A name that is not known stays as it is, and `Knobs` raises the error about it.
+    link_name = link if known_link is None else known_link.name
+    return Knobs(link=link_name, **changes)
 
 
 def _parse_bandwidth_change(text: str) -> dict[str, Any]:

@@ -51,17 +51,17 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
 
     Raise an `OptionError` if the capture contradicts the given size of the gradients.
     """
-    reason = next(refusals.why_not(run), None)
-    if reason:
-        return reason
+    reason_by_tables = next(refusals.why_not(run), None)
+    if reason_by_tables:
+        return reason_by_tables
     windows = summary_windows(run)
     if windows is None:
         return "the steps used do not follow each other on every rank"
     timelines = rank_timelines(run, windows)
     reasons = refusals.why_not_replayable(run, timelines, windows)
-    reason = next(reasons, None)
-    if reason:
-        return reason
+    reason_by_operations = next(reasons, None)
+    if reason_by_operations:
+        return reason_by_operations
     replay = _prepare_replay(run, windows, timelines, gradient_bytes)
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > refusals.MAX_IDENTITY_ERROR:
@@ -116,24 +116,18 @@ def _roles_of_uses(traffic: TrafficTable) -> _Roles:
 
 
 def _launch_facts(run: Run) -> dict[str, Any]:
-    """Return the fields of a `Replay` about launches, and about work."""
+    """Return the fields of a `Replay` about launches, about work, and about kernels."""
     breakdown = run.breakdown()
     kernels = run.kernels()
-    starved_shares = starving.starved_shares(run)
-    starved_steps = starving.starving(run)
-    starved_causes = starving.starved_causes(run)
     longest_work_ns = longest_work_times(breakdown).mean()
-    fastest_launch_ns = fastest_launch_times(breakdown)
-    compared = compared_kernels(kernels)
-    kernels_per_ns = operations_per_ns(kernels)
     return {
-        "starved_shares": starved_shares,
-        "starving": starved_steps,
-        "starved_causes": starved_causes,
+        "starved_shares": starving.starved_shares(run),
+        "starving": starving.starving(run),
+        "starved_causes": starving.starved_causes(run),
         "longest_work_ns": float(longest_work_ns),
-        "fastest_launch_ns": fastest_launch_ns,
-        "compared": compared,
-        "operations_per_ns": kernels_per_ns,
+        "fastest_launch_ns": fastest_launch_times(breakdown),
+        "compared": compared_kernels(kernels),
+        "operations_per_ns": operations_per_ns(kernels),
         "rank_names": run.rank_names,
     }
 
@@ -141,7 +135,8 @@ def _launch_facts(run: Run) -> dict[str, Any]:
 def _hardware_facts(run: Run) -> dict[str, Any]:
     """Return the fields of a `Replay` about interconnects, and about what records message sizes."""
     gpu_names = run.ranks["gpu_name"].to_pylist()
-    nominal = nominal_speed(gpu_names) or nominal_speed(gpu_names, "PCIe")
+    # The fastest interconnect is NVLink, or PCIe for GPUs without NVLink.
+    nominal = nominal_speed(gpu_names, path="NV") or nominal_speed(gpu_names, path="PCIe")
     nominal_bytes_per_s = None if nominal is None else nominal.bytes_per_s
     kinds = run.links()["kind"].unique().to_pylist()
     known_link = "shm" if kinds == ["shm"] else None
@@ -154,10 +149,10 @@ def _hardware_facts(run: Run) -> dict[str, Any]:
 
 
 def _what_records_sizes(run: Run) -> str:
-    """Return what records message sizes, as the problems of the run name it.
+    """Return what records message sizes, in words that fit into a sentence.
 
-    If no problem names it, or if the fix is a complete command of an export, return the option for
-    an export with messages.
+    This is the fix of the problem that sizes are missing. If the run has no such problem, or if the
+    fix is a complete command, it is the option for an export with messages.
     """
     fix_of = {row["code"]: row["fix"] for row in run.problem_rows}
     fix: str | None = fix_of.get(IN_GRAPHS) or fix_of.get(NO_SIZES)
@@ -167,7 +162,11 @@ def _what_records_sizes(run: Run) -> str:
 
 
 def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
-    """Raise an `OptionError` if the capture contradicts the given size of the gradients."""
+    """Raise an `OptionError` if the capture contradicts the given size of the gradients.
+
+    The size is wrong if it means a bandwidth that is impossible, or if the capture shows another
+    size.
+    """
     if gradient_bytes is None:
         return
     option = f"--gradient-bytes {gradient_bytes:,.0f}"
@@ -178,8 +177,8 @@ def _check_bytes(replay: Replay, gradient_bytes: float | None) -> None:
         fix = "give the bytes sent: parameters x 4 for f32, x 2 for f16 or bf16"
         raise OptionError(option, reason, found=datatypes, fix=fix)
     captured = replay.captured
-    by_capture = [gradients_of(captured, step, None) for step in captured.steps]
-    known_bytes = [gradients.n_bytes.sum() for gradients in by_capture if gradients is not None]
+    shown = [gradients_of(captured, step, n_bytes=None) for step in captured.steps]
+    known_bytes = [gradients.n_bytes.sum() for gradients in shown if gradients is not None]
     if not known_bytes:
         return
     captured_bytes = float(np.median(known_bytes))
@@ -242,6 +241,7 @@ def _collective_uses(
     uses = [(message.comm_id, message.collective) for message in messages]
     roles = [role_of.get(use, OTHER) for use in uses]
     role = np.array(roles, object)
+    # Only NCCL's IDs tell which collectives have a communicator in common.
     comm_ids = [message.comm_id for message in messages]
     communicator = None
     if all(map(is_nccl_communicator, comm_ids)):
@@ -261,17 +261,17 @@ def _number_values(values: NDArray[Any]) -> Int64:
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
-    """Return the number of the chain of each collective. A chain runs one after the other.
+    """Return the number of the chain of each collective.
 
-    All collectives of the main stream are one chain. The other collectives of a communicator are
-    one chain each. If communicators are not known, those of a stream are one chain.
+    The collectives of one chain run one after the other. All collectives of the main stream are one
+    chain. The other collectives of each communicator are one chain. If communicators are not known,
+    the other collectives of each stream are one chain.
     """
     comm = timelines[0].collectives
     chain = comm.stream if communicator is None else communicator
     is_only_fsdp = {*comm.kind.tolist()} <= SHARD_COLLECTIVES
-    are_in_turn = communicator is None and all(map(_run_in_turn, timelines))
-    if is_only_fsdp and are_in_turn:
-        # FSDP has one communicator then, although it uses two streams.
+    if communicator is None and is_only_fsdp and all(map(_run_in_turn, timelines)):
+        # FSDP uses two streams. They belong to one communicator if their collectives take turns.
         chain = np.zeros_like(chain)
     chain_or_main = np.where(comm.is_inline, _MAIN_STREAM, chain)
     return _number_values(chain_or_main)
@@ -307,11 +307,12 @@ def _recorded_bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
 def _transfers_of_uses(collectives: CollectivesTable) -> list[dict[str, Any]]:
     """Return a row for each use of a communicator in the steps used.
 
-    ``sent`` is the sum of bytes x factor, and ``transfer_ns`` that of transfer times. Operations
-    without transfer time do not count. If a time is not known, neither is the sum.
+    ``sent`` is the sum of bytes x factor, and ``transfer_ns`` the sum of transfer times. Operations
+    with a transfer time of 0 do not count. If the transfer time of an operation is not known,
+    neither are the sums.
     """
-    is_transfer = pc.not_equal(collectives["transfer_ns"], 0)
-    has_transfer = pc.fill_null(is_transfer, fill_value=True)
+    is_not_zero = pc.not_equal(collectives["transfer_ns"], 0)
+    has_transfer = pc.fill_null(is_not_zero, fill_value=True)
     # The bus bandwidth of an operation is bytes x factor / transfer time.
     sent = pc.multiply(collectives["busbw_bytes_per_s"], collectives["transfer_ns"])
     with_sent = collectives.append_column("sent", sent)

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.table import Flags, Float64, Int64
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, StepProgram, last_start
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, StepProgram, largest_of_group
 from nsyspipe.replay.timelines import (
     AFTER_ALL_NS,
     BEFORE_ALL_NS,
@@ -44,7 +44,7 @@ class RankMarkers(Struct, frozen=True):
     # By collective: the place of the first operation that waits for it, or the number of operations
     # if none does.
     join: Int64
-    # When the rank only waited for a collective, and removed work.
+    # When the rank only waited for a collective, and when work ran that is left out.
     stalls: IntervalSet
     # When communication was active and the rank did not stall.
     concurrent: IntervalSet
@@ -84,7 +84,10 @@ class CapturedSteps(Struct, frozen=True, dict=True):
 
     @cached_property
     def gradients_by_step(self) -> list[Int64]:
-        """The gradient all-reduces of each step, by the step's place among the windows."""
+        """The gradient all-reduces of each step.
+
+        A step is its place among the windows, here and in `StepProgram.step`.
+        """
         program = self.program
         all_reduces = np.flatnonzero(program.is_gradient)
         step_of_all_reduces = program.step[all_reduces]
@@ -108,9 +111,9 @@ def captured_program(
     - `READY` is the end of the last operation of the main stream that was launched before the
       collective, or the launch of the collective if that is later.
     - `JOIN` is the first operation launched after the collective, if this operation started right
-      after the collective's end. Otherwise `JOIN` is the first operation that was launched after
-      the last collective of the burst, and that started after the collective's end: DDP waits for
-      all collectives after the backward pass.
+      after the collective's end. Otherwise the work is assumed to wait after the backward pass, as
+      with DDP. Then `JOIN` is the first operation that was launched after the burst of the
+      collective (`CapturedSteps.burst`) and started after the collective's end.
     - A collective on the main stream starts after the operation before it, and the operation after
       it waits for its end.
     """
@@ -168,6 +171,7 @@ def _collective_times(
     collectives = [timeline.collectives for timeline in timelines]
     starts = _in_columns(comm.start for comm in collectives)
     ends = _in_columns(comm.end for comm in collectives)
+    # At each place, the ranks with the same `seq` take part in the same collective.
     group = _in_columns(comm.seq for comm in collectives)
     ready = _in_columns(rank.ready for rank in markers)
     previous_ends = _previous_ends(ends, chain)
@@ -200,7 +204,7 @@ def _last_starts(starts: Int64, group: Int64) -> Float64:
     start_ns = starts.astype(np.float64)
     collectives = zip(group, start_ns, strict=True)
     for collective, (group_of_ranks, start_of_ranks) in enumerate(collectives):
-        last_starts[collective] = last_start(group_of_ranks, start_of_ranks)
+        last_starts[collective] = largest_of_group(group_of_ranks, start_of_ranks)
     return last_starts
 
 
@@ -260,7 +264,7 @@ def _rank_markers(
 
 
 def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork) -> IntervalSet:
-    """Return when the rank only waited for a collective, and removed work.
+    """Return when the rank only waited for a collective, and when removed work ran.
 
     `join` and `ready` are by collective, as in `RankMarkers`.
     """
@@ -271,6 +275,7 @@ def _stalls(rank: RankTimeline, join: Int64, ready: Int64, removed: RemovedWork)
     end_before = rank.end_before[waiting_operation]
     # A collective that could not start yet did not delay the work.
     stall_start = np.maximum(end_before, ready[joined])
+    # The wait ends with the collective, or when the operation starts if that is earlier.
     stall_end = np.minimum(comm.end[joined], rank.start[waiting_operation])
     is_stall = stall_start < stall_end
     starts = np.concatenate((stall_start[is_stall], removed.starts))
@@ -294,11 +299,12 @@ def _ready_times(rank: RankTimeline, first_edge: int) -> Int64:
     end_of_first = np.append(BEFORE_ALL_NS, latest_end)
     n_launched_before = np.searchsorted(launch[by_launch], comm.launch)
     work_end = end_of_first[n_launched_before]
-    ready = np.maximum(work_end, comm.launch)
-    ready_in_windows = np.maximum(ready, first_edge)
-    # A collective that started before an operation ended does not depend on that operation.
-    ready_before_start: Int64 = np.minimum(ready_in_windows, comm.start)
-    return ready_before_start
+    # A collective can start when it is launched, and the work that was launched before it is done.
+    could_start = np.maximum(work_end, comm.launch)
+    could_start_in_windows = np.maximum(could_start, first_edge)
+    # A collective that started before an operation ended did not depend on that operation.
+    ready: Int64 = np.minimum(could_start_in_windows, comm.start)
+    return ready
 
 
 class _Joins(NamedTuple):
@@ -327,12 +333,14 @@ def _joins_of_ranks(
     """Return the place of the operation that waits for each collective, by rank.
 
     If no operation is seen to wait for a collective, the operation that usually waits for the same
-    collective in other steps and on other ranks is assumed to wait. Gradients are an exception.
+    collective in other steps and on other ranks is assumed to wait. For gradients nothing is
+    assumed.
     """
     joins = [_find_joins(timeline, burst) for timeline in timelines]
     step = timelines[0].collectives.step
-    # The same collective has the same place in each step.
+    # By collective: the place of the first collective that has the same step.
     first_of_step = np.searchsorted(step, step)
+    # The same collective has the same place in each step.
     place_in_step = np.arange(step.size) - first_of_step
     places = np.unique(place_in_step[~is_gradient])
     for place in places.tolist():
@@ -345,9 +353,9 @@ def _joins_of_ranks(
 def _with_usual_waiter(
     timelines: Sequence[RankTimeline], joins: list[_Joins], is_same_collective: Flags
 ) -> list[_Joins]:
-    """Return the joins, with the operation that usually waits for a collective on all ranks.
+    """Return the joins of all ranks, with the usual waiter of one collective where none was seen.
 
-    `is_same_collective` tells which collectives are that one, in all steps.
+    `is_same_collective` is true for this one collective in every step.
     """
     waiter = _usual_waiter(timelines, joins, is_same_collective)
     if waiter is None:
@@ -362,9 +370,10 @@ def _with_usual_waiter(
 def _usual_waiter(
     timelines: Sequence[RankTimeline], joins: Sequence[_Joins], is_same_collective: Flags
 ) -> _UsualWaiter | None:
-    """Return the operation that most often waits for a collective.
+    """Return the operation that most often waits for one collective, over all steps and ranks.
 
-    Return None if no operation is seen to wait for it.
+    `is_same_collective` is true for this collective in every step. Return None if no operation is
+    seen to wait for the collective.
     """
     counts: Counter[_UsualWaiter] = Counter()
     ranks = zip(timelines, joins, strict=True)
@@ -385,7 +394,7 @@ def _usual_waiter(
 def _assume_waiter(
     timeline: RankTimeline, joins: _Joins, is_same_collective: Flags, waiter: _UsualWaiter
 ) -> _Joins:
-    """Return the joins of a rank, in which the usual operation waits if none is seen to wait.
+    """Return the joins of a rank, with the usual waiter of one collective where none was seen.
 
     The operation at the usual distance must have the usual name and be in the step of the
     collective. Otherwise the join stays.
@@ -393,47 +402,51 @@ def _assume_waiter(
     comm = timeline.collectives
     last_operation = timeline.start.size - 1
     at_usual_distance = joins.next_launched + waiter.distance
-    operation = np.minimum(at_usual_distance, last_operation)
+    usual_operation = np.minimum(at_usual_distance, last_operation)
     is_usual_name = np.array(timeline.names, object) == waiter.name
-    code_of_name = timeline.name[operation]
+    code_of_name = timeline.name[usual_operation]
     has_usual_name = is_usual_name[code_of_name]
-    is_in_step = timeline.step[operation] == comm.step
-    is_unknown = is_same_collective & ~joins.has_waited & ~comm.is_inline
-    # What started before the end of the collective did not wait for it.
+    is_in_step = timeline.step[usual_operation] == comm.step
+    is_unseen = is_same_collective & ~joins.has_waited & ~comm.is_inline
+    is_assumed = has_usual_name & is_in_step & is_unseen
+    # If the usual operation started before the collective ended, a later one has to wait.
     first_after_end = np.searchsorted(timeline.start, comm.end)
-    assumed = np.maximum(operation, first_after_end)
-    is_assumed = has_usual_name & is_in_step & is_unknown
-    with_assumed = np.where(is_assumed, assumed, joins.operation)
-    return joins._replace(operation=with_assumed)
+    assumed_operation = np.maximum(usual_operation, first_after_end)
+    operation = np.where(is_assumed, assumed_operation, joins.operation)
+    return joins._replace(operation=operation)
 
 
 def _find_joins(rank: RankTimeline, burst: Int64) -> _Joins:
     """Find the operation of a rank that waits for each collective.
 
-    That is the first operation launched after the collective and started after its end, if it is
-    seen to have waited. Otherwise it is the first such operation after the burst of the collective.
-    For a collective of the main stream, it is the operation that started next.
+    The candidate is the first operation that was launched after the collective and started after
+    the collective's end. It is the result if the capture shows that it waited. Otherwise the result
+    is the first operation that was launched after the burst of the collective and started after the
+    collective's end.
+
+    A collective of the main stream has no candidate: the operation that started next waits for it.
     """
     comm = rank.collectives
     n_operations = rank.start.size
     if not n_operations:
-        # There are 0 operations, so a place of 0 means that none waits.
-        no_operation = np.zeros(comm.end.size, np.int64)
-        return _Joins(no_operation, no_operation, has_waited=no_operation > 0)
+        # The number of operations, here 0, means that none waits.
+        none_waits = np.zeros(comm.end.size, np.int64)
+        has_waited = np.zeros(comm.end.size, np.bool_)
+        return _Joins(operation=none_waits, next_launched=none_waits, has_waited=has_waited)
     next_launched = np.searchsorted(rank.latest_launch, comm.launch, side="right")
     first_after_end = np.searchsorted(rank.start, comm.end)
     after_both = np.maximum(next_launched, first_after_end)
     candidate = np.minimum(after_both, n_operations - 1)
     # At the end of the windows, no operation may have been launched after the collective.
     is_launched_after = candidate >= next_launched
-    has_stalled = _has_stalled(rank, candidate) & is_launched_after
+    has_candidate_waited = _has_stalled(rank, candidate) & is_launched_after
     next_after_burst = _next_after_burst(rank, burst)
     after_burst = np.maximum(next_after_burst, first_after_end)
-    operation = np.where(has_stalled, candidate, after_burst)
+    concurrent_waiter = np.where(has_candidate_waited, candidate, after_burst)
     next_started = np.searchsorted(rank.start, comm.start)
-    waiting = np.where(comm.is_inline, next_started, operation)
-    has_waited = has_stalled & ~comm.is_inline
-    return _Joins(waiting, next_launched, has_waited)
+    waiter = np.where(comm.is_inline, next_started, concurrent_waiter)
+    has_waited = has_candidate_waited & ~comm.is_inline
+    return _Joins(waiter, next_launched, has_waited)
 
 
 def _next_after_burst(rank: RankTimeline, burst: Int64) -> Int64:
@@ -484,7 +497,11 @@ def _idle_since(rank: RankTimeline, operation: Int64) -> Int64:
 
 
 class _WindowBegins(NamedTuple):
-    """Where the work of each window begins, with a row for the last edge, and a column per rank."""
+    """When the work of each window begins, and the launches until then, for one or all ranks.
+
+    If there is a row more than windows, it is for the last edge. Of all ranks, there is a column
+    per rank.
+    """
 
     time: Int64
     # The latest launch up to the operation that begins the window.
@@ -494,9 +511,10 @@ class _WindowBegins(NamedTuple):
 def _window_begins(
     timelines: Sequence[RankTimeline], markers: Sequence[RankMarkers], windows: ReplayWindows
 ) -> _WindowBegins:
-    """Return where the work of each window begins.
+    """Return where the work of each window begins on each rank, see `_rank_begins`.
 
-    If a collective begins the window, the work begins when the collective could have started.
+    No window begins at the last edge. Its row has the time of the edge, and a launch after all
+    others.
     """
     time = windows.edges.copy()
     launch = np.full(windows.edges.shape, AFTER_ALL_NS)
@@ -506,30 +524,33 @@ def _window_begins(
         begins = _rank_begins(timeline, rank_markers, edges)
         time[:-1, rank] = begins.time
         launch[:-1, rank] = begins.launch
-    latest_launch = np.maximum.accumulate(launch)
+    # The order of markers is found by binary search, so launches must not fall from row to row.
+    latest_launch = np.maximum.accumulate(launch, axis=0)
     return _WindowBegins(time, latest_launch)
 
 
 def _rank_begins(timeline: RankTimeline, markers: RankMarkers, edges: Int64) -> _WindowBegins:
-    """Return where the work of each window of a rank begins, and the launch of what begins it.
+    """Return when the work of each window of a rank begins, and the launch of its first event.
 
-    The first collective or operation that starts from the edge on begins the window. If a
-    collective starts at the edge itself, the work begins when this collective could have started.
+    `edges` has the start of each window. The first event of a window is the first collective or
+    operation that starts at its edge or later. The work begins at the edge, with one exception: if
+    a collective starts exactly at the edge, the work begins when the collective could have started.
     """
     comm = timeline.collectives
-    # Collectives come first, then operations. The last one stands for a window without any.
+    # The events are the collectives, then the operations. A last one starts after all windows, and
+    # is the first event of windows in which nothing starts.
     starts = np.concatenate((comm.start, timeline.start, [AFTER_ALL_NS]))
     launches = np.concatenate((comm.launch, timeline.latest_launch, [AFTER_ALL_NS]))
     by_start = np.argsort(starts, kind="stable")
-    place_by_start = np.searchsorted(starts[by_start], edges)
-    first_of_window = by_start[place_by_start]
-    is_collective = first_of_window < comm.start.size
-    starts_at_edge = starts[first_of_window] == edges
+    n_started_before_edge = np.searchsorted(starts[by_start], edges)
+    first_event = by_start[n_started_before_edge]
+    is_collective = first_event < comm.start.size
+    starts_at_edge = starts[first_event] == edges
     does_collective_begin = is_collective & starts_at_edge
-    collective = first_of_window[does_collective_begin]
+    collective = first_event[does_collective_begin]
     time = edges.copy()
     time[does_collective_begin] = markers.ready[collective]
-    return _WindowBegins(time, launches[first_of_window])
+    return _WindowBegins(time, launches[first_event])
 
 
 class _MarkerKeys(NamedTuple):
@@ -568,17 +589,18 @@ def _order_markers(
 
     Collectives stand in their order, and other markers between them by the launches of each rank.
     """
-    first_rank = timelines[0]
-    window_keys = _window_keys(first_rank, begins)
-    ready_keys = _ready_keys(first_rank)
+    window_keys = _window_keys(timelines[0], begins)
+    ready_keys = _ready_keys(timelines[0])
     waits = _waits_of_ranks(timelines, markers, begins, window_keys)
     joins = _distinct_joins(waits)
-    keys_by_kind = (np.stack(window_keys), np.stack(ready_keys), joins.keys)
-    keys = np.concatenate(keys_by_kind, axis=1)
-    n_markers = (window_keys.subject.size, ready_keys.subject.size, joins.keys.shape[1])
-    kind = np.repeat([WINDOW, READY, JOIN], n_markers)
+    # A row per key, and a column per marker: first the windows, then `READY`, then `JOIN`.
+    keys_of_kinds = (np.stack(window_keys), np.stack(ready_keys), joins.keys)
+    keys = np.concatenate(keys_of_kinds, axis=1)
+    n_markers_of_kinds = [kind_keys.shape[1] for kind_keys in keys_of_kinds]
+    kind = np.repeat([WINDOW, READY, JOIN], n_markers_of_kinds)
     # The most important key of `lexsort` is the last one.
     order = np.lexsort(keys[::-1])
+    # The markers of the passes have the same order as the columns of the keys.
     passes = _passes_of_ranks(markers, begins, waits, joins)
     is_passed = np.stack([rank_passes.is_passed for rank_passes in passes], axis=1)
     progress = _progress_of_ranks(markers, passes, order)
@@ -614,7 +636,10 @@ class _DistinctJoins(NamedTuple):
 
 
 def _distinct_joins(waits: Sequence[_RankWaits]) -> _DistinctJoins:
-    """Return one `JOIN` for all ranks that wait for a collective at the same place."""
+    """Return one `JOIN` for all ranks that wait for a collective at the same place.
+
+    Waits with equal keys are at the same place.
+    """
     keys_of_ranks = [np.stack(rank_waits.keys) for rank_waits in waits]
     all_keys = np.concatenate(keys_of_ranks, axis=1)
     keys, join_of_wait = np.unique(all_keys, axis=1, return_inverse=True)
@@ -635,7 +660,11 @@ def _passes_of_ranks(
     waits: Sequence[_RankWaits],
     joins: _DistinctJoins,
 ) -> list[_RankPasses]:
-    """Return when each rank passes the markers. It passes all windows and `READY` markers."""
+    """Return which markers each rank passes, and when.
+
+    A rank passes all windows, all `READY` markers, and its own `JOIN` of each collective. The
+    markers stand in this order of kinds.
+    """
     n_joins = joins.keys.shape[1]
     passes = []
     ranks = zip(markers, begins.time.T, waits, joins.of_ranks, strict=True)
@@ -675,8 +704,8 @@ def _progress_of_ranks(
 def _progress_at_markers(markers: RankMarkers, time: Int64, is_passed: Flags) -> Float64:
     """Return the progress of a rank at each marker.
 
-    At a marker that the rank does not pass, it is that at the last marker that the rank passed.
-    Before the first one, it is that at the first one.
+    At a marker that the rank does not pass, the progress is that of the last marker that it passed.
+    Before its first one, the progress is that of the first one.
     """
     progress_at_passed = markers.measure_progress(time[is_passed])
     n_passed = np.cumsum(is_passed)
@@ -685,13 +714,17 @@ def _progress_at_markers(markers: RankMarkers, time: Int64, is_passed: Flags) ->
 
 
 def _window_keys(first_rank: RankTimeline, begins: _WindowBegins) -> _MarkerKeys:
-    """Return the keys of the windows. Collectives are before a window if launched before it."""
+    """Return the keys of the windows, and of the last edge.
+
+    A collective becomes ready before a window if the first rank launched the collective before the
+    first event of the window.
+    """
     n_edges = begins.time.shape[0]
     windows = np.arange(n_edges)
     launch = first_rank.collectives.launch
     launch_of_windows = begins.launch[:, 0]
     n_ready = np.searchsorted(launch, launch_of_windows)
-    # A window begins after the waits that stand after the window before it.
+    # A window stands after all `JOIN` markers that have the same `n_ready` and `n_windows`.
     after_all = np.full_like(windows, AFTER_ALL_NS)
     return _MarkerKeys(n_ready, n_windows=windows, n_joins=after_all, subject=windows)
 
@@ -700,7 +733,7 @@ def _ready_keys(first_rank: RankTimeline) -> _MarkerKeys:
     """Return the keys of the `READY` markers."""
     n_collectives = first_rank.collectives.step.size
     collectives = np.arange(n_collectives)
-    # A collective becomes ready after all windows and waits that stand after the one before it.
+    # A `READY` marker stands after all windows and `JOIN` markers that have the same `n_ready`.
     after_all = np.full_like(collectives, AFTER_ALL_NS)
     return _MarkerKeys(
         n_ready=collectives, n_windows=after_all, n_joins=after_all, subject=collectives
@@ -711,66 +744,73 @@ def _rank_waits(
     timeline: RankTimeline,
     markers: RankMarkers,
     begins: _WindowBegins,
-    windows_n_ready: Int64,
+    n_ready_of_windows: Int64,
 ) -> _RankWaits:
     """Return where a rank waits for each collective. `begins` are those of this rank.
 
-    `windows_n_ready` is the number of collectives that become ready before each window. If nothing
-    waits for a collective, the rank waits at the last edge.
+    `n_ready_of_windows` is the number of collectives that become ready before each window. If
+    nothing waits for a collective, the rank waits at the last edge.
     """
     comm = timeline.collectives
     first_edge, last_edge = begins.time[[0, -1]]
-    # The work goes on from where it had stopped before the operation that waits.
+    # As in `_stalls`: the work stops when its last operation before the wait has ended.
     end_before = timeline.end_before[markers.join]
-    stopped = np.maximum(end_before, markers.ready)
-    goes_on = np.maximum(stopped, first_edge)
-    launches = np.append(timeline.latest_launch, AFTER_ALL_NS)
-    launch_of_join = launches[markers.join]
+    stall_start = np.maximum(end_before, markers.ready)
+    wait_start = np.maximum(stall_start, first_edge)
+    # A join is the number of operations if none waits. Its launch is after all others.
+    launch_of_operations = np.append(timeline.latest_launch, AFTER_ALL_NS)
+    launch_of_join = launch_of_operations[markers.join]
     launch = np.where(comm.is_inline, comm.launch, launch_of_join)
-    n_ready = _n_ready_before(timeline, markers, launch, goes_on)
-    n_windows = _n_windows_before(n_ready, launch, windows_n_ready, begins.launch)
-    n_joins = _places_among_equals(n_ready, n_windows, launch, n_edges=windows_n_ready.size)
+    n_ready = _n_ready_before(timeline, markers, launch, wait_start)
+    n_windows = _n_windows_before(n_ready, launch, n_ready_of_windows, begins.launch)
+    n_joins = _places_among_equals(n_ready, n_windows, launch, n_edges=n_ready_of_windows.size)
     collectives = np.arange(comm.launch.size)
     keys = _MarkerKeys(n_ready, n_windows, n_joins, collectives)
     is_joined = markers.join < timeline.start.size
-    return _RankWaits(keys, time=np.where(is_joined, goes_on, last_edge))
+    return _RankWaits(keys, time=np.where(is_joined, wait_start, last_edge))
 
 
 def _n_ready_before(
-    timeline: RankTimeline, markers: RankMarkers, launch: Int64, goes_on: Int64
+    timeline: RankTimeline, markers: RankMarkers, launch: Int64, wait_start: Int64
 ) -> Int64:
-    """Return how many collectives become ready before each wait.
+    """Return how many collectives stand before each wait for a collective.
 
-    `launch` is that of the operation that waits, and its work goes on at `goes_on`.
+    `launch` is the launch of the operation that waits, and its wait starts at `wait_start`.
+    Collectives stand before the wait if they were launched before the operation, or if they were
+    ready before the wait started. A collective of the main stream is followed by its own wait.
     """
     comm = timeline.collectives
     n_launched_before = np.searchsorted(comm.launch, launch)
-    # The wait is also after collectives that started before earlier launches were done.
     latest_ready = np.maximum.accumulate(markers.ready)
-    n_ready_before = np.searchsorted(latest_ready, goes_on)
+    n_ready_before = np.searchsorted(latest_ready, wait_start)
     n_before = np.maximum(n_launched_before, n_ready_before)
-    n_with_collective = np.arange(comm.launch.size) + 1
-    return np.where(comm.is_inline, n_with_collective, n_before)
+    n_up_to_collective = np.arange(comm.launch.size) + 1
+    return np.where(comm.is_inline, n_up_to_collective, n_before)
 
 
 def _n_windows_before(
-    n_ready: Int64, launch: Int64, windows_n_ready: Int64, windows_launch: Int64
+    n_ready: Int64, launch: Int64, n_ready_of_windows: Int64, launch_of_windows: Int64
 ) -> Int64:
-    """Return how many windows begin before each wait, and after the collective before it.
+    """Return how many windows begin before each wait.
 
-    A window that begins with an operation that waits begins after the wait.
+    A window with fewer collectives before it than the wait begins before the wait, and a window
+    with more begins after it. If both have the same number, the launches decide. A window that
+    begins with the operation that waits begins after the wait.
     """
-    first_window = np.searchsorted(windows_n_ready, n_ready)
-    end_window = np.searchsorted(windows_n_ready, n_ready, side="right")
-    n_launched_before = np.searchsorted(windows_launch, launch)
-    return np.clip(n_launched_before, first_window, end_window)
+    n_certainly_before = np.searchsorted(n_ready_of_windows, n_ready)
+    n_possibly_before = np.searchsorted(n_ready_of_windows, n_ready, side="right")
+    n_launched_before = np.searchsorted(launch_of_windows, launch)
+    return np.clip(n_launched_before, n_certainly_before, n_possibly_before)
 
 
 def _places_among_equals(n_ready: Int64, n_windows: Int64, launch: Int64, *, n_edges: int) -> Int64:
-    """Return the place of each wait among those after the same collective and window, by launch."""
-    # The most important key is the last one.
+    """Return the place of each wait among the waits with the same `n_ready` and `n_windows`.
+
+    Waits with the same two keys are in order of launch.
+    """
+    # The most important key of `lexsort` is the last one.
     order = np.lexsort((launch, n_windows, n_ready))
-    # Each pair of a collective and a window has a number. Windows go from 0 to `n_edges`.
+    # Each pair of the two keys is one number, because `n_windows` goes from 0 to `n_edges`.
     pair = n_ready * (n_edges + 1) + n_windows
     place = np.empty_like(order)
     place[order] = places_in_runs(pair[order])

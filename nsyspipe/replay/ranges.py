@@ -20,7 +20,12 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.program import CapturedSteps, RankMarkers
-from nsyspipe.replay.simulate import NO_SLOWING
+from nsyspipe.replay.simulate import (
+    CONCURRENT_WORK_NS,
+    N_STARTED_CONCURRENTLY,
+    NO_SLOWING,
+    WORK_NS,
+)
 from nsyspipe.replay.starving import MAX_STARVED_SHARE, Starving
 from nsyspipe.replay.timelines import SHARD_COLLECTIVES, RankTimeline, durations_ns
 from nsyspipe.run.rank_names import RankNames
@@ -101,8 +106,8 @@ def slowdowns(
 ) -> Slowdowns:
     """Return the slowdowns to simulate with.
 
-    On the way from a narrow link to a wide one, the measured slowdown gives way to the assumed one
-    of the target.
+    The further the target's link is from the captured link, the less the measured slowdown counts,
+    and the more the slowdown that is assumed over the target's link.
 
     Parameters
     ----------
@@ -122,6 +127,7 @@ def slowdowns(
         slowings = (captured.slowing, bounds.least, bounds.most)
         unchanged = tuple(SlowingPair(slowing, slowing) for slowing in slowings)
         return Slowdowns(unchanged, captured.is_measured)
+    # A captured link that is not known counts as the target's link.
     captured_width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
     target_width = slowdown.link_width(target_bytes_per_s)
     distance = abs(target_width - captured_width)
@@ -136,19 +142,19 @@ def _pairs_over_link(
 ) -> tuple[SlowingPair, ...]:
     """Return the slowdowns to simulate another link with, see `Slowdowns.pairs`.
 
-    `assumed` is the slowdown that is assumed over that link. `distance` is that of the link from
-    the captured one: 0 for the same link, and 1 from shared memory to NVLink.
+    `assumed` is the slowdown that is assumed over the other link. `distance` is how far the other
+    link is from the captured one: 0 for the same link, and 1 from shared memory to NVLink.
     """
     before = captured.slowing
     assumed_share = distance if captured.is_measured else 1.0
     after = before.blended(assumed, assumed_share)
-    # The further the link is, the more the slowdown may be wrong.
-    within = _ratio_within(captured)
-    within += distance * (slowdown.ASSUMED_WITHIN - within)
-    least_after = NO_SLOWING.blended(after, 1 - within)
-    most_after = NO_SLOWING.blended(after, 1 + within)
+    # The further the other link is, the more the slowdown may be wrong, as an assumed one may be.
+    captured_within = _ratio_within(captured)
+    within = captured_within + distance * (slowdown.ASSUMED_WITHIN - captured_within)
+    least_after = _scaled_slowing(after, ratio_scale=1 - within, delay_scale=1 - within)
+    most_after = _scaled_slowing(after, ratio_scale=1 + within, delay_scale=1 + within)
     likely = SlowingPair(before, after)
-    # A step is shortest if much of the captured work was slowdown, and little is added.
+    # A step is shortest if much of the captured work was slowdown, and little slowdown is added.
     shortest = SlowingPair(bounds.most, least_after)
     longest = SlowingPair(bounds.least, most_after)
     return (likely, shortest, longest)
@@ -167,24 +173,27 @@ def _slowing_bounds(
 ) -> _SlowingBounds:
     """Return the least and the most that communication may slow work down in the capture.
 
-    If neither the slowdown nor the captured link is known, the bounds are those of all links.
+    Both differ from the captured slowdown by as much as it may be wrong. If neither the slowdown
+    nor the captured link is known, they differ so from the slowdowns of the extreme links.
     """
     ratio_within = _ratio_within(captured)
     # The delay may be measured although the ratio is not.
     is_delay_measured = measured is not None and measured.delay_ns is not None
     delay_within = slowdown.MEASURED_WITHIN if is_delay_measured else ratio_within
-    least = captured.slowing
-    most = captured.slowing
-    is_of_unknown_link = captured.slowing == slowdown.assumed(None)
-    if captured_bytes_per_s is None and is_of_unknown_link:
+    is_assumed_over_any_link = captured.slowing == slowdown.assumed(bytes_per_s=None)
+    if captured_bytes_per_s is None and is_assumed_over_any_link:
         extreme_links = (slowdown.NARROW, slowdown.WIDE)
         least, most = sorted(extreme_links, key=lambda slowing: slowing.total(operations_per_ns))
-    scaled_least = _scaled_slowing(least, 1 - ratio_within, 1 - delay_within)
-    scaled_most = _scaled_slowing(most, 1 + ratio_within, 1 + delay_within)
-    return _SlowingBounds(scaled_least, scaled_most)
+    else:
+        least = captured.slowing
+        most = captured.slowing
+    return _SlowingBounds(
+        least=_scaled_slowing(least, ratio_scale=1 - ratio_within, delay_scale=1 - delay_within),
+        most=_scaled_slowing(most, ratio_scale=1 + ratio_within, delay_scale=1 + delay_within),
+    )
 
 
-def _scaled_slowing(slowing: Slowing, ratio_scale: float, delay_scale: float) -> Slowing:
+def _scaled_slowing(slowing: Slowing, *, ratio_scale: float, delay_scale: float) -> Slowing:
     """Return a slowing with its ratio and its delay multiplied by a factor each."""
     ratio = ratio_scale * slowing.ratio
     delay_ns = delay_scale * slowing.delay_ns
@@ -200,27 +209,39 @@ def _slowing_in_capture(measured: Contention | None, bytes_per_s: float | None) 
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _MIN_COVERED_SHARE:
         return _CapturedSlowing(assumed, is_measured=False)
-    compared = measured.compared
+    is_ratio_measured = _kernel_ratio(measured.compared) is not None
+    if not is_ratio_measured and measured.delay_ns is None:
+        return _CapturedSlowing(assumed, is_measured=False)
     # This part of the assumed delay makes operations longer, so it counts as ratio here.
     delay_in_operation_ns = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
+    ratio = _ratio_in_capture(measured, assumed, delay_in_operation_ns)
+    if measured.delay_ns is None:
+        delay_ns = assumed.delay_ns - delay_in_operation_ns
+    else:
+        # The simulation makes gaps longer by the ratio too, although gaps do not take longer. This
+        # is taken from the delay.
+        lengthened_by_ns = ratio * measured.free_gap_ns
+        delay_ns = measured.delay_ns - lengthened_by_ns
+    return _CapturedSlowing(Slowing(ratio, delay_ns), is_measured=is_ratio_measured)
+
+
+def _ratio_in_capture(
+    measured: Contention, assumed: Slowing, delay_in_operation_ns: float
+) -> float:
+    """Return the ratio by which operations took longer during communication.
+
+    Kernels that were compared have the measured ratio, and other operations the assumed one. If the
+    measured ratio is not known, all operations have the assumed one. `delay_in_operation_ns` is the
+    part of the assumed delay that makes an operation longer.
+    """
     free_operation_ns = _free_operation_ns(measured, assumed)
     operation_ns = max(free_operation_ns, delay_in_operation_ns, 1.0)
-    ratio = assumed.ratio + delay_in_operation_ns / operation_ns
-    kernel_ratio = _kernel_ratio(compared)
-    if kernel_ratio is not None:
-        # The kernels that were compared have their measured ratio, and the others the assumed one.
-        measured_ratio = max(kernel_ratio, 0.0)
-        ratio += compared.share * (measured_ratio - ratio)
-    slowing = assumed
-    if measured.delay_ns is not None:
-        # The simulation spreads the ratio over gaps too, although a gap does not take longer. So
-        # the delay is less by that.
-        slowed_gap_ns = ratio * measured.free_gap_ns
-        slowing = Slowing(ratio, measured.delay_ns - slowed_gap_ns)
-    elif kernel_ratio is not None:
-        delay_ns = assumed.delay_ns - delay_in_operation_ns
-        slowing = Slowing(ratio, delay_ns)
-    return _CapturedSlowing(slowing, is_measured=kernel_ratio is not None)
+    assumed_ratio = assumed.ratio + delay_in_operation_ns / operation_ns
+    kernel_ratio = _kernel_ratio(measured.compared)
+    if kernel_ratio is None:
+        return assumed_ratio
+    measured_ratio = max(kernel_ratio, 0.0)
+    return assumed_ratio + measured.compared.share * (measured_ratio - assumed_ratio)
 
 
 def _kernel_ratio(compared: Compared) -> float | None:
@@ -234,7 +255,8 @@ def _kernel_ratio(compared: Compared) -> float | None:
 def _free_operation_ns(measured: Contention, assumed: Slowing) -> float:
     """Return how long an operation would take without communication, the mean, ns.
 
-    It follows from operations during communication, without their gaps and the assumed slowdown.
+    It is the time of an operation during communication, less the gap before it and less the assumed
+    slowdown.
     """
     n_covered = max(measured.n_covered, 1.0)
     covered_ns = measured.covered_ns / n_covered
@@ -350,6 +372,7 @@ class CapturedFacts:
         mean_transfer_ns = program.transfer_ns.mean(axis=1)
         # A role with gradients is first, however short its transfers are.
         weights = np.where(program.is_gradient, np.inf, mean_transfer_ns)
+        # Of roles with equal weights, the first in the alphabet comes first.
         in_alphabet = sorted({*program.role.tolist()})
         weight_of_roles: dict[str, float] = {}
         for role in in_alphabet:
@@ -373,7 +396,9 @@ class CapturedFacts:
         free_gap_ns = float(gaps.free.mean()) if gaps.free.size else 0.0
         progress = [_measure_progress(timeline, markers) for timeline, markers in ranks]
         total_progress = np.sum(progress, axis=0)
-        work_ns, covered_ns, _, n_covered = total_progress.tolist()
+        work_ns = float(total_progress[WORK_NS])
+        covered_ns = float(total_progress[CONCURRENT_WORK_NS])
+        n_covered = float(total_progress[N_STARTED_CONCURRENTLY])
         covered_share = covered_ns / max(work_ns, 1.0)
         return Contention(
             compared=self.compared,
@@ -387,7 +412,7 @@ class CapturedFacts:
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
         """The gradients of each step. None if their sizes are not known."""
-        return self.gradients_with(None)
+        return self.gradients_with(skew=None)
 
     @property
     def is_exact(self) -> bool:
@@ -395,7 +420,7 @@ class CapturedFacts:
         return all(gradients is not None and gradients.is_exact for gradients in self.gradients)
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
-        """Return the gradients, with the skew of `gradients.gradients_of`."""
+        """Return the gradients of each step, with the skew of `gradients.gradients_of`."""
         captured = self.captured
         gradients = (
             gradients_of(captured, step, self.given_bytes, skew) for step in captured.steps
@@ -416,7 +441,7 @@ class CapturedFacts:
         """The bus bandwidth of the first of `roles`. None if it is not known, and for one rank.
 
         For gradient all-reduces, it is bytes x factor / transfer time, the time a median over
-        steps. If the size of gradients is not known, it is the recorded bandwidth.
+        steps. If gradients are sharded, or their size is not known, it is the recorded bandwidth.
         """
         program = self.captured.program
         if program.n_ranks <= 1:
@@ -424,9 +449,9 @@ class CapturedFacts:
         gradient_bytes = self.gradient_bytes
         if gradient_bytes is None or self.is_sharded:
             return self.recorded_bytes_per_s.get(self.roles[0])
-        # The factor is for an array of sizes of groups, here of one.
-        world_size = np.array([self.world_size], np.float64)
-        (factor,) = bus_factor("all_reduce", world_size).tolist()
+        # `bus_factor` takes the sizes of several groups. Here there is one group.
+        group_sizes = np.array([self.world_size], np.float64)
+        (factor,) = bus_factor("all_reduce", group_sizes).tolist()
         is_gradient = program.is_gradient
         transfer_ns = program.transfer_ns[is_gradient]
         mean_ns = transfer_ns.mean(axis=1)
@@ -460,8 +485,8 @@ class CapturedFacts:
     def is_waited_for(self, role: str) -> bool:
         """Tell whether it is known what waits for the communication of a kind of parallelism.
 
-        It is known for gradients, and for communication on the main stream. Communication of
-        unknown purpose counts as if it were known.
+        What waits is known for gradients, and for communication on the main stream. The answer is
+        also yes for communication of unknown purpose (`OTHER`), so that it does not stop a replay.
         """
         # If there are gradients, their kind of parallelism is the first one.
         is_of_gradients = role == self.roles[0] and self.has_gradients
@@ -476,7 +501,10 @@ class CapturedFacts:
 
     @cached_property
     def is_prefetched(self) -> Flags:
-        """Which collectives could start earlier: the all-gathers of shards during compute."""
+        """Which collectives a prefetch would start earlier: all-gathers of shards during compute.
+
+        The flags are by collective.
+        """
         captured = self.captured
         comm = captured.timelines[0].collectives
         is_sharded = captured.uses.role == SHARDED
@@ -504,17 +532,17 @@ class CapturedFacts:
     def lag_share(self) -> float:
         """How late gradient all-reduces start after they could, as a share of their transfer time.
 
-        Both times are medians over all-reduces. The lag is that of the rank with the largest
-        median, and the transfer time is a mean over ranks.
+        The lag is the median over all-reduces of the rank with the largest median, and at least 0.
+        The transfer time is the mean over ranks of each all-reduce, and the median of these means.
         """
         program = self.captured.program
         if not self.has_gradients:
             return 0.0
         is_gradient = program.is_gradient
+        median_lag_of_ranks_ns = np.median(program.lag_ns[is_gradient], axis=0)
+        lag_ns = max(median_lag_of_ranks_ns.max(), 0.0)
         mean_transfer_ns = program.transfer_ns[is_gradient].mean(axis=1)
         transfer_ns = max(np.median(mean_transfer_ns), 1.0)
-        rank_lag_ns = np.median(program.lag_ns[is_gradient], axis=0)
-        lag_ns = max(rank_lag_ns.max(), 0.0)
         return float(lag_ns / transfer_ns)
 
     @cached_property
@@ -563,7 +591,7 @@ class CapturedFacts:
         if not median_copied:
             return None
         share = median_sent / median_copied
-        # The share is NaN if a message size was not recorded, and NaN is not above 0.
+        # If a message size was not recorded, the share is NaN, which is not above 0.
         return share if share > 0 else None
 
     @cached_property
@@ -624,9 +652,9 @@ class CapturedFacts:
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
         """Return the requested bus bandwidth of a kind of parallelism, by default of the first.
 
-        Return None if the bandwidth stays the captured one. This is so if the requested link is
-        about as fast, or if NCCL's log shows that the ranks use this link. Also return None for a
-        multiple of a captured bandwidth that is not known.
+        Return None if the bandwidth stays the captured one. This is so if nothing is requested for
+        this kind, if the requested link is about as fast, or if NCCL's log shows that the ranks use
+        this link. Also return None for a multiple of a captured bandwidth that is not known.
         """
         role = role or self.roles[0]
         if knobs.role not in (None, role):
@@ -635,6 +663,7 @@ class CapturedFacts:
         captured = self.bus_bandwidth_of(role)
         if knobs.bandwidth_factor is not None:
             return None if captured is None else captured * knobs.bandwidth_factor
+        # Only a link that is given by its name is compared with the captured one.
         if requested is None or captured is None or knobs.link is None:
             return requested
         max_difference = _MAX_SAME_LINK_DIFFERENCE * requested
@@ -657,8 +686,8 @@ class CapturedFacts:
         return captured / target
 
     @cached_property
-    def standard_error(self) -> float:
-        """Twice the relative standard error of the median step. 0 with few steps."""
+    def relative_error_of_median(self) -> float:
+        """Twice the standard error of the median step, as a share of it. 0 with few steps."""
         step_times = self.captured.windows.step_times()
         n_steps = step_times.size
         if n_steps < FEW_STEPS:
@@ -686,10 +715,10 @@ def _least_compute_times(timeline: RankTimeline, edges: Int64, lost_share: float
 
 
 def _mean_launch_time(timeline: RankTimeline, steps: Int64) -> float:
-    """Return how long a CPU takes to launch one of some steps, the mean, ns.
+    """Return how long a CPU takes to launch a step, as a mean over some steps, ns.
 
-    It is the sum of the times from one launch to the next. Times from `PAUSE_NS` on may be waits
-    and do not count. A time belongs to the step of the launch at its begin.
+    The time of a step is the sum of the times from one launch to the next. Such a time belongs to
+    the step of its first launch. Times of `PAUSE_NS` or more may be waits and do not count.
     """
     comm = timeline.collectives
     launch = np.concatenate((timeline.launch, comm.launch))

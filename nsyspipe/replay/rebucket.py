@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
-from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
+from nsyspipe.replay.gradients import (
+    MIB,
+    Gradients,
+    bucket_ends,
+    gradient_copies,
+    rows_of_early_passes,
+)
 from nsyspipe.replay.program import CapturedSteps, RemovedWork, captured_program
 from nsyspipe.replay.ranges import LIKELY_OVERHEAD_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, WORK_NS, StepProgram
@@ -135,26 +141,39 @@ def _divide_gradients(
 def _are_captured(program: StepProgram, buckets: _NewBuckets, cap_mib: float) -> bool:
     """Tell whether the new buckets are the captured ones.
 
-    The sizes decide, or the number of buckets if the sizes are estimates.
+    If the capture shows the sizes of the gradients, the sizes of the buckets decide. If the sizes
+    of the gradients are estimates, there must be about as many new buckets as captured ones, and
+    the cap must fit the captured buckets.
     """
-    captured = buckets.captured
-    weights = program.n_bytes[captured]
-    are_sizes_recorded = weights.sum() > 0
-    # A size that was not recorded is NaN. Then the sum is NaN too, and not above 0.
-    if not are_sizes_recorded:
-        weights = program.transfer_ns[captured].mean(axis=1)
-    total_bytes = buckets.gradients.n_bytes.sum()
-    total_weight = max(float(weights.sum()), 1.0)
-    captured_bytes = weights * (total_bytes / total_weight)
+    captured_bytes = _captured_sizes(program, buckets)
     if buckets.gradients.is_exact:
         return _are_sizes_equal(buckets.n_bytes, captured_bytes)
-    # All buckets but the last are full, so the cap is not above the smallest of them.
+    # A captured bucket is at least as large as the cap of the capture, except for the last bucket.
+    # So a cap above the smallest of them is another cap.
     least_full_bytes = captured_bytes[:-1].min(initial=np.inf)
     max_cap_bytes = (1 + _MAX_NUMBER_DIFFERENCE) * least_full_bytes
     is_cap_possible = cap_mib * MIB <= max_cap_bytes
-    max_difference = max(_MAX_NUMBER_DIFFERENCE * captured.size, 1.0)
-    n_more_buckets = buckets.n_bytes.size - captured.size
+    # One bucket more or less is always allowed.
+    n_captured = captured_bytes.size
+    max_difference = max(_MAX_NUMBER_DIFFERENCE * n_captured, 1.0)
+    n_more_buckets = buckets.n_bytes.size - n_captured
     return is_cap_possible and abs(n_more_buckets) <= max_difference
+
+
+def _captured_sizes(program: StepProgram, buckets: _NewBuckets) -> Float64:
+    """Return the size of each captured bucket of a step. They sum to the size of the gradients.
+
+    The sizes are in proportion to the recorded message sizes, or else to the transfer times.
+    """
+    recorded_bytes = program.n_bytes[buckets.captured]
+    transfer_ns = program.transfer_ns[buckets.captured].mean(axis=1)
+    # A size that was not recorded is NaN. Then the sum is NaN too, and not above 0.
+    are_sizes_recorded = recorded_bytes.sum() > 0
+    weights = recorded_bytes if are_sizes_recorded else transfer_ns
+    total_bytes = buckets.gradients.n_bytes.sum()
+    total_weight = max(float(weights.sum()), 1.0)
+    sizes: Float64 = weights * (total_bytes / total_weight)
+    return sizes
 
 
 def _are_sizes_equal(n_bytes: Float64, captured_bytes: Float64) -> bool:
@@ -197,17 +216,18 @@ def _bucket_columns(
     lag_ns = _median_lag_ns(program, captured)
     n_buckets = buckets.n_bytes.size
     shape = (n_buckets, program.n_ranks)
-    # Captured lags and transfers of several buckets include the effect of compute. A single bucket
-    # is sent after compute, so the effect is added.
+    # Compute at the same time delays and slows collectives. If several buckets were captured, their
+    # lags and transfer times contain this effect. A single bucket was sent after compute, so that
+    # the effect has to be added.
     is_single = captured.size == 1
     late_ns = slot_wait_ns if is_single else 0.0
-    longer = _LONGER_DURING_WORK if is_single else 0.0
+    longer_share = _LONGER_DURING_WORK if is_single else 0.0
     first_captured = np.full(n_buckets, captured[0])
     templates = _select_collectives(program, first_captured)
     transfer_ns_of_ranks = np.broadcast_to(transfer_ns[:, np.newaxis], shape)
     lag_ns_of_ranks = np.broadcast_to(lag_ns, shape)
     late_during_work_ns = np.full(n_buckets, late_ns)
-    longer_during_work = np.full(n_buckets, longer)
+    longer_during_work = np.full(n_buckets, longer_share)
     return templates._replace(
         lag_ns=lag_ns_of_ranks,
         transfer_ns=transfer_ns_of_ranks,
@@ -228,7 +248,8 @@ def _median_lag_ns(program: StepProgram, collectives: Int64) -> Float64:
 def _transfer_times(program: StepProgram, buckets: _NewBuckets) -> Float64:
     """Return the transfer time of each new bucket, ns: an overhead, and a time per byte.
 
-    The time per byte follows from the captured transfers without their overheads.
+    The time per byte follows from the captured transfers without their overheads. Of a captured
+    transfer, the overhead is at most half.
     """
     captured_ns = program.transfer_ns[buckets.captured].mean(axis=1)
     overheads_ns = np.minimum(LIKELY_OVERHEAD_NS, captured_ns / 2)
@@ -257,10 +278,10 @@ def _progress_of_ranks(captured: CapturedSteps, times: Float64) -> Float64:
 
 
 def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
-    """Return where each rank waits for each new bucket.
+    """Return when each rank starts to wait for each new bucket: a row per bucket.
 
-    It waits before the copy of the bucket's first gradient. Without copies, it waits where the
-    captured work waited last.
+    A rank waits before the copy of the bucket's first gradient. Without copies, a rank waits where
+    the captured work waited last.
     """
     columns = []
     for rank, timeline in enumerate(captured.timelines):
@@ -276,19 +297,20 @@ def _join_times(captured: CapturedSteps, buckets: _NewBuckets) -> Float64:
 def _waiting_operations(captured: CapturedSteps, buckets: _NewBuckets, rank: int) -> Int64:
     """Return the place of the operation of a rank that waits for each new bucket.
 
-    It is the copy of the first gradient of the bucket. The copies and the bytes that are sent may
-    differ in size, so the place follows from the share of all bytes before the bucket.
+    It is the copy of the bucket's first gradient. A hook may send fewer bytes than are copied, so
+    that copy is found by shares. Before it, the share of copied bytes is the share of bytes sent
+    before the bucket. Without copies, it is the operation that waited last in the captured step.
     """
     n_bytes = buckets.n_bytes
     copies = gradient_copies(captured, buckets.step, rank)
     if copies.rows.size:
-        copied_until = np.cumsum(copies.n_bytes)
-        bytes_before = np.cumsum(n_bytes) - n_bytes
-        share_before = bytes_before / n_bytes.sum()
-        copied_before = share_before * copied_until[-1]
-        copy_number = np.searchsorted(copied_until, copied_before, side="right")
-        last_copy_number = copies.rows.size - 1
-        first_copy_of_bucket = np.minimum(copy_number, last_copy_number)
+        sent_before_bucket = np.cumsum(n_bytes) - n_bytes
+        share_before_bucket = sent_before_bucket / n_bytes.sum()
+        copied_until_copy = np.cumsum(copies.n_bytes)
+        copied_before_bucket = share_before_bucket * copied_until_copy[-1]
+        n_copies_before = np.searchsorted(copied_until_copy, copied_before_bucket, side="right")
+        last_copy = copies.rows.size - 1
+        first_copy_of_bucket = np.minimum(n_copies_before, last_copy)
         waiting: Int64 = copies.rows[first_copy_of_bucket]
         return waiting
     joins = captured.ranks[rank].join[buckets.captured]
@@ -316,8 +338,8 @@ def with_one_send(program: StepProgram, burst: Int64) -> StepProgram:
 def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     """Return the program in which prefetched collectives can start when their predecessors can.
 
-    `is_prefetched` is by collective. The predecessor is the prefetched collective before it in the
-    same step. The first one of a step has none, and stays.
+    `is_prefetched` is by collective. The predecessor is the previous prefetched collective of the
+    same step. The first prefetched collective of a step has no predecessor and stays.
     """
     is_ready = program.kind == READY
     # Other markers have no collective here, and 0 stands for it.
@@ -326,12 +348,13 @@ def with_prefetch(program: StepProgram, is_prefetched: Flags) -> StepProgram:
     # The `READY` markers of the prefetched collectives.
     gathers = np.flatnonzero(is_gather)
     step_of_gathers = program.step[program.subject[gathers]]
+    # Without a value for the first gather, which has no predecessor.
     has_predecessor = np.diff(step_of_gathers) == 0
     followers = np.flatnonzero(has_predecessor) + 1
     moved = gathers[followers]
     predecessor = gathers[followers - 1]
+    # Markers are ordered by position. A moved one stands right behind its predecessor.
     position = np.arange(program.kind.size, dtype=np.float64)
-    # Right behind the predecessor, before the marker that follows it.
     position[moved] = predecessor + 0.5
     progress = program.progress.copy()
     progress_at_predecessor = program.progress[:, predecessor]
@@ -354,15 +377,16 @@ def _with_collectives(
 ) -> StepProgram:
     """Return the program without some collectives and with new ones.
 
-    The remaining collectives come first, then the new ones. New markers stand where the last of the
-    markers stood that they replace.
+    The remaining collectives come first, then the new ones. The new markers of one kind and step
+    take the place of the last marker that they replace.
     """
     rows = np.flatnonzero(~is_removed)
     remaining = _select_collectives(program, rows)
     parts_of_columns = zip(remaining, *collectives, strict=True)
     columns = _CollectiveColumns(*map(np.concatenate, parts_of_columns))
     n_remaining = remaining.step.size
-    # By kind of marker: the number of the next new collective that gets such a marker.
+    # By kind of marker: the number of the collective that the next new marker belongs to. Each new
+    # collective has a marker of both kinds.
     next_collective = {READY: n_remaining, JOIN: n_remaining}
     remaining_markers = _remaining_markers(program, is_removed)
     marker_parts = [remaining_markers]
@@ -411,13 +435,23 @@ def _remaining_markers(program: StepProgram, is_removed: Flags) -> _MarkerColumn
     kind = program.kind[rows]
     is_passed = program.is_passed[rows]
     progress = program.progress[:, rows]
-    return _MarkerColumns(rows, kind, subject[rows], is_passed, progress)
+    return _MarkerColumns(
+        position=rows,
+        kind=kind,
+        subject=subject[rows],
+        is_passed=is_passed,
+        progress=progress,
+    )
 
 
 def _marker_columns(
     program: StepProgram, markers: _NewMarkers, first_collective: int
 ) -> _MarkerColumns:
-    """Return markers of one kind for new collectives, which are numbered from the first one."""
+    """Return markers of one kind, one for each new collective of a step.
+
+    `first_collective` is the number of the first of these collectives. All the markers have the
+    position of the last marker that they replace.
+    """
     is_of_kind = program.kind == markers.kind
     is_of_captured = np.isin(program.subject, markers.captured)
     replaced = np.flatnonzero(is_of_kind & is_of_captured)
@@ -426,28 +460,37 @@ def _marker_columns(
     position = np.full(n_new, replaced.max())
     kind = np.full(n_new, markers.kind)
     subject = first_collective + np.arange(n_new)
-    return _MarkerColumns(position, kind, subject, is_passed, markers.progress)
+    return _MarkerColumns(
+        position=position,
+        kind=kind,
+        subject=subject,
+        is_passed=is_passed,
+        progress=markers.progress,
+    )
 
 
 def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> StepProgram:
     """Return a program of one rank that works in each step as the median of the trusted ranks.
 
-    Of two ranks, it works as the faster one. `is_trusted` is by rank.
+    If the number of trusted ranks is even, it works as the faster one of the middle two.
+    `is_trusted` is by rank.
     """
     median_rank_of_step = _median_ranks(program, is_trusted, slowing)
     rank_of_collective = median_rank_of_step[program.step]
     rank_column = rank_of_collective[:, np.newaxis]
     lag_ns = np.take_along_axis(program.lag_ns, rank_column, axis=1)
     transfer_ns = np.take_along_axis(program.transfer_ns, rank_column, axis=1)
-    # A piece is the progress from a marker to the next one.
+    # A piece is the progress from a marker to the next one. Each piece is that of the median rank
+    # of its step.
     rank_of_piece = _rank_of_pieces(program, median_rank_of_step)
     pieces = np.arange(rank_of_piece.size)
     pieces_of_all_ranks = np.diff(program.progress, axis=1)
     pieces_of_rank = pieces_of_all_ranks[:, pieces, rank_of_piece]
-    progress_until = np.cumsum(pieces_of_rank, axis=1)
-    progress = np.insert(progress_until, 0, 0.0, axis=1)
+    progress_until_next = np.cumsum(pieces_of_rank, axis=1)
+    # At the first marker, the progress is 0.
+    progress = np.insert(progress_until_next, 0, 0.0, axis=1)
     is_end_passed = program.is_passed[pieces + 1, rank_of_piece]
-    # The first marker is at the end of no piece.
+    # The first marker ends no piece. The rank passes it.
     is_passed = np.append(True, is_end_passed)
     group = program.group[:, :1]
     return replace(
@@ -464,20 +507,25 @@ def with_balanced_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowin
 def _rank_of_pieces(program: StepProgram, rank_of_step: Int64) -> Int64:
     """Return the rank that does the work between each marker and the next one.
 
-    That work belongs to the step of the first of the two markers. Work before the first window
-    belongs to the first step, and work after the last window to the last step.
+    The work belongs to the window that begins at the first of the two markers, or before it. Work
+    before the first window belongs to the first step, and work after the last window to the last
+    step.
     """
     window_markers = np.flatnonzero(program.kind == WINDOW)
-    next_markers = np.arange(1, program.kind.size)
-    n_windows_before = np.searchsorted(window_markers, next_markers)
-    step = n_windows_before - 1
+    first_markers = np.arange(program.kind.size - 1)
+    n_windows_begun = np.searchsorted(window_markers, first_markers, side="right")
+    latest_window = n_windows_begun - 1
+    # Before the first window this is -1, and at the last edge it is beyond the last step.
     last_step = rank_of_step.size - 1
-    known_step = np.clip(step, 0, last_step)
-    return rank_of_step[known_step]
+    step = np.clip(latest_window, 0, last_step)
+    return rank_of_step[step]
 
 
 def _median_ranks(program: StepProgram, is_trusted: Flags, slowing: Slowing) -> Int64:
-    """Return the trusted rank with the median work, by step. Of two ranks, it is the faster one."""
+    """Return the trusted rank with the median work, by step.
+
+    If the number of trusted ranks is even, it is the faster one of the middle two.
+    """
     window_markers = np.flatnonzero(program.kind == WINDOW)
     trusted_ranks = np.flatnonzero(is_trusted)
     free_work = program.free_work(slowing)
@@ -525,7 +573,8 @@ def without_copies(captured: CapturedSteps, *, is_last_pass_kept: bool) -> Captu
     removed = []
     for rank, timeline in enumerate(captured.timelines):
         rows = _copy_rows(captured, rank, is_last_pass_kept=is_last_pass_kept)
-        # A sequence begins or ends where the next place is more than 1 away, and so at both ends.
+        # Operations are in sequence if their places are 1 apart. Before the first operation and
+        # behind the last one stand places far away, so that sequences begin and end there too.
         far_before = -2
         far_behind = rows[-1:] + 2
         is_first = np.diff(rows, prepend=far_before) > 1
@@ -540,7 +589,7 @@ def _copy_rows(captured: CapturedSteps, rank: int, *, is_last_pass_kept: bool) -
     """Return the operations of a rank that `without_copies` leaves out, in all steps."""
     steps = captured.steps
     if is_last_pass_kept:
-        rows_of_steps = [bucket_rows(captured, step, rank) for step in steps]
+        rows_of_steps = [rows_of_early_passes(captured, step, rank) for step in steps]
         return np.concatenate(rows_of_steps)
     copies = [gradient_copies(captured, step, rank) for step in steps]
     return np.concatenate([step_copies.rows for step_copies in copies])

@@ -112,7 +112,7 @@ class CheckedReplay(Protocol):
 
     @property
     def is_prefetched(self) -> Flags:
-        """Which collectives could start earlier."""
+        """Which collectives a prefetch would start earlier."""
 
     @property
     def has_gradients(self) -> bool:
@@ -167,22 +167,23 @@ class CheckedReplay(Protocol):
     def is_waited_for(self, role: str) -> bool:
         """Tell whether it is known what waits for the communication of a role."""
 
-    def least_compute_ns(self, most_slower: float) -> float:
-        """Return the least time per step in which the GPU that computes most computes."""
+    def least_compute_ns(self, max_slowdown: float) -> float:
+        """Return how long compute takes at least in a step."""
 
     def why_refused_balanced(self, knobs: Knobs) -> str | None:
         """Return why a change has no answer even if no rank waited for a late one."""
 
 
 def why_not(run: Run) -> Iterator[str]:
-    """Yield why a run cannot be simulated at all, by its figures."""
+    """Yield why a run cannot be simulated at all, as its tables show without its operations."""
     if run.is_capture:
         yield "the run is a capture as a whole, without steps (name the steps with --step REGEX)"
     reason_of = {row["code"]: f"{row['message']} ({row['fix']})" for row in run.problem_rows}
     yield from _why_no_communication(run, reason_of)
     (summary,) = run.summary().to_pylist()
     idle_share = summary["idle_share"] or 0.0
-    # Without one clock, all of the idle time may be for lack of launches.
+    # Without one clock of CPU and GPU, it is not known why a GPU is idle. All of the idle time may
+    # be for lack of launches.
     if idle_share > MAX_STARVED_SHARE and "device-clock-unknown" in reason_of:
         yield reason_of["device-clock-unknown"]
     yield from _why_no_steps(run)
@@ -197,8 +198,9 @@ def _why_no_communication(run: Run, reason_of: Mapping[str, str]) -> Iterator[st
     """Yield that there is no communication. `reason_of` has the problems of the run in words."""
     n_job_ranks = run.header.n_job_ranks
     has_communication = bool(run.collectives().num_rows)
-    is_single_job = n_job_ranks == 1 or (n_job_ranks is None and not has_communication)
-    if run.header.n_ranks <= 1 and is_single_job:
+    # A job of unknown size counts as one rank if its rank does not communicate.
+    has_job_one_rank = not has_communication if n_job_ranks is None else n_job_ranks == 1
+    if run.header.n_ranks <= 1 and has_job_one_rank:
         yield "the run has 1 rank, so there is no communication to change"
     if not has_communication:
         yield reason_of.get("comm-in-graphs", "no communication was recorded in any step")
@@ -214,6 +216,7 @@ def _why_no_steps(run: Run) -> Iterator[str]:
     is_used_complete = np.isin(used_steps, complete_steps)
     if not is_used_complete.all() or not used_steps.size:
         yield "no step is complete on every rank"
+    # If no step is skipped, the only complete step is the first one.
     is_only_first_complete = complete_steps.size == 1 and not run.skipped_steps
     if is_only_first_complete:
         yield (
@@ -254,17 +257,17 @@ def _why_not_matched(in_windows: pa.Table, timelines: Sequence[RankTimeline]) ->
     is_any_unmatched = is_several_ranks and not pc.all(in_windows["is_matched"]).as_py()
     if not has_same_steps or is_any_unmatched:
         yield "collectives could not be matched across ranks"
-    # Ranks of other groups take part in other collectives, in the same places. But a collective has
-    # the same place on all of its ranks, or else they launch collectives in different orders.
+    # A collective is a step and a `seq`. At one place, ranks of different groups may have different
+    # collectives. But one collective must have the same place on all of its ranks.
     keys_of_ranks = []
     for comm in collectives:
         place = np.arange(comm.seq.size)
         keys_of_ranks.append(np.stack((comm.step, comm.seq, place)))
     all_keys = np.concatenate(keys_of_ranks, axis=1)
-    distinct_keys = np.unique(all_keys, axis=1)
-    step_and_seq = distinct_keys[:2]
-    distinct_collectives = np.unique(step_and_seq, axis=1)
-    if distinct_collectives.shape[1] != distinct_keys.shape[1]:
+    collectives_and_places = np.unique(all_keys, axis=1)
+    distinct_collectives = np.unique(collectives_and_places[:2], axis=1)
+    has_several_places = collectives_and_places.shape[1] > distinct_collectives.shape[1]
+    if has_several_places:
         yield (
             "ranks launch their collectives in different orders, so nsyspipe cannot match the "
             "collectives"
@@ -276,9 +279,9 @@ def _why_kernels_on_comm_stream(
 ) -> Iterator[str]:
     """Yield that a hook computes between a collective and the work that waits for the collective.
 
-    Less compute than the allowed error of the simulation does not matter. A cast of bf16
-    compression that runs on NCCL's stream once in a while takes less. The rank with most of such
-    compute counts.
+    The rank with most of such compute counts. If it takes less time than the simulation may be
+    wrong by, nothing is yielded. This is so if casts of bf16 compression sometimes run on NCCL's
+    stream.
     """
     n_steps = windows.steps.size
     most = max(timelines, key=lambda timeline: timeline.comm_stream_kernels_ns)
@@ -315,13 +318,15 @@ def _why_several_communicators(
 def _has_several_streams(comm: Collectives) -> bool:
     """Tell whether collectives outside the main stream are on several streams.
 
-    The two kinds of collectives of FSDP may have a stream each.
+    With FSDP, each of its two kinds of collectives may have a stream.
     """
     is_outside = ~comm.is_inline
     kinds = {*comm.kind[is_outside].tolist()}
-    memberships = [is_outside]
     if kinds <= SHARD_COLLECTIVES:
+        # By kind: whether each collective is of this kind.
         memberships = [is_outside & (comm.kind == kind) for kind in kinds]
+    else:
+        memberships = [is_outside]
     streams_of_groups = [np.unique(comm.stream[is_member]) for is_member in memberships]
     return any(streams.size > 1 for streams in streams_of_groups)
 
@@ -364,11 +369,12 @@ def beyond_nominal(replay: CheckedReplay) -> str | None:
     """Return why the captured bandwidth is impossible. Return None if it may be right.
 
     A bandwidth is impossible if it is above that of the fastest interconnect of the GPUs, or below
-    that of any network. Without gradients, there is none to check.
+    that of any network. Only the bandwidth of gradients is checked.
     """
     bandwidth = replay.bus_bytes_per_s if replay.has_gradients else None
     if bandwidth is None:
         return None
+    # If the peak is not known, no bandwidth is too large.
     peak = replay.nominal_bytes_per_s or 0.0
     max_bandwidth = math.inf
     if peak:
@@ -376,9 +382,10 @@ def beyond_nominal(replay: CheckedReplay) -> str | None:
         max_bandwidth = peak * _MAX_TO_PEAK_IN_SWITCH if may_have_switch else peak
     if _MIN_NETWORK_BYTES_PER_S <= bandwidth <= max_bandwidth:
         return None
-    bound = f"the fastest interconnect of these GPUs reaches only {peak / GB:,.0f} GB/s"
     if bandwidth < _MIN_NETWORK_BYTES_PER_S:
         bound = f"even the slowest network reaches {_MIN_NETWORK_BYTES_PER_S / GB:g} GB/s"
+    else:
+        bound = f"the fastest interconnect of these GPUs reaches only {peak / GB:,.0f} GB/s"
     return (
         "the size of the gradients is wrong: it means a bandwidth of "
         f"{bandwidth / GB:,.3g} GB/s, but {bound}"
@@ -388,13 +395,14 @@ def beyond_nominal(replay: CheckedReplay) -> str | None:
 def contradiction(replay: CheckedReplay) -> str | None:
     """Return how the simulation contradicts itself. Return None if it does not.
 
-    It does if a simulated step with zero communication time is shorter than compute takes at least.
+    With zero communication time, a simulated step cannot be shorter than the compute of a step. The
+    compute is as short as possible: as if communication had slowed it down as much as possible.
     """
-    least_compute_ns = replay.least_compute_ns(_MAX_COMPUTE_SLOWDOWN)
     if replay.limits is None:
         return None
     likely_times = replay.limits[0]
     limit_ns = np.median(likely_times)
+    least_compute_ns = replay.least_compute_ns(_MAX_COMPUTE_SLOWDOWN)
     if limit_ns >= least_compute_ns:
         return None
     return (
@@ -427,8 +435,9 @@ def _why_no_gradients(replay: CheckedReplay, knobs: Knobs) -> str:
         return "the all-reduces are of gradient shards (hybrid sharding), not of DDP buckets"
     if OTHER in replay.roles and not replay.is_sharded:
         return "the purpose of some communication is unknown, so nsyspipe cannot identify gradients"
-    communication = "only sharded gradients (FSDP/ZeRO)"
-    if not replay.is_sharded:
+    if replay.is_sharded:
+        communication = "only sharded gradients (FSDP/ZeRO)"
+    else:
         communication = f"only {', '.join(replay.roles)} communication"
     return f"the run has {communication}, and no all-reduces of whole gradients that could change"
 
@@ -446,10 +455,13 @@ def _why_ranks_missing(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     """Yield that ranks are missing, if a change depends on how long ranks wait for each other."""
     n_ranks = replay.captured.program.n_ranks
     needs_all_ranks = bool(knobs.given.keys() - _CHANGES_ON_ONE_RANK)
-    if n_ranks < max(replay.world_size, 2) and needs_all_ranks:
-        captured = f"only {n_ranks} of {replay.world_size} ranks were captured"
+    # The size of the job may not be known. But one rank alone never shows its wait time.
+    min_ranks = max(replay.world_size, 2)
+    if n_ranks < min_ranks and needs_all_ranks:
         if n_ranks <= 1:
             captured = "only 1 rank was captured"
+        else:
+            captured = f"only {n_ranks} of {replay.world_size} ranks were captured"
         yield (
             f"{captured}, so nsyspipe cannot separate wait time from transfer time (pass the "
             "reports of all ranks, nsyspipe can predict only buckets and their copies without the "
@@ -460,7 +472,8 @@ def _why_ranks_missing(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
 def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     """Yield that GPUs wait for launches, so that CPUs decide how long steps are.
 
-    One such GPU among several ranks is allowed if the change removes waiting for late ranks.
+    One such GPU among several ranks is a late rank. It is allowed if the change removes waiting for
+    late ranks (`no_wait`). Only the first sentence is shown.
     """
     shares = replay.starved_shares
     n_starved = np.count_nonzero(shares > MAX_STARVED_SHARE)
@@ -475,6 +488,7 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
         f"rank {rank} is {causes}, because its GPU waits for the CPU for "
         f"{100 * shares.max():.1f}% of the median step"
     )
+    # Even `no_wait` does not help if several GPUs wait, or if there is only one rank.
     if n_starved > 1:
         yield f"{sentence}, and other ranks wait too"
     elif replay.captured.program.n_ranks == 1:
@@ -482,13 +496,13 @@ def _why_starved(replay: CheckedReplay, knobs: Knobs) -> Iterator[str]:
     if knobs.no_wait:
         return
     if not replay.is_answered_balanced:
+        # Even without late ranks, CPUs would not launch early enough.
         yield f"{sentence}. {_how_to_launch_earlier(replay, place)}"
         return
-    # Without late ranks, there would be an estimate. What refuses the change even then is more
-    # important than the waiting.
-    reason = replay.why_refused_balanced(knobs)
-    if reason:
-        yield reason
+    # A reason that would be left without late ranks is more important than the late rank.
+    reason_without_late_ranks = replay.why_refused_balanced(knobs)
+    if reason_without_late_ranks:
+        yield reason_without_late_ranks
     yield sentence
 
 
@@ -499,16 +513,18 @@ def _how_to_launch_earlier(replay: CheckedReplay, place: int) -> str:
     """
     starving = replay.starving
     rank = replay.captured.windows.ranks[place]
-    fix = "First make its CPU launch kernels earlier"
     # The largest cause is the first one.
     causes = replay.starved_causes[place]
     is_launch_bound = causes[:1] == (LAUNCH_BOUND,)
-    is_no_slower = starving.slower is not None and rank not in starving.slower
-    if is_launch_bound and is_no_slower:
+    slower_ranks = starving.slower
+    is_as_fast_as_others = slower_ranks is not None and rank not in slower_ranks
+    if is_launch_bound and is_as_fast_as_others:
         fix = (
             "All CPUs launch equally fast on average, so first make all of them launch kernels "
             "earlier"
         )
+    else:
+        fix = "First make its CPU launch kernels earlier"
     waiting = []
     for waiting_rank, n_steps in starving.n_late_steps.items():
         if waiting_rank != rank:
@@ -542,11 +558,12 @@ def _why_not_bandwidth_of(replay: CheckedReplay, knobs: Knobs, role: str) -> Ite
     """Yield why another bandwidth of a kind of parallelism cannot be simulated."""
     if knobs.bandwidth_factor is None and replay.bus_bandwidth_of(role) is None:
         if role == OTHER and len(replay.roles) > 1:
-            # The other kinds change, and this one stays as captured.
+            # The bandwidth of `OTHER` stays as captured, and that of the other kinds changes.
             return
-        fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
         if replay.has_gradients and not replay.is_sharded:
             fix = "use nsyspipe whatif --gradient-bytes N"
+        else:
+            fix = f"{replay.sizes_recorded_by}, or use nsyspipe whatif --bandwidth 2x"
         yield f"message sizes were not recorded, so the captured bandwidth is unknown ({fix})"
         return
     is_slower = replay.bandwidth_ratio(knobs, role) > _MAX_SAME_BANDWIDTH_RATIO

@@ -19,6 +19,7 @@ from nsyspipe.replay.ranges import (
     MAX_OVERHEAD_NS,
     MIN_OVERHEAD_NS,
     CapturedFacts,
+    SlowingPair,
 )
 from nsyspipe.replay.rebucket import (
     with_balanced_ranks,
@@ -89,7 +90,7 @@ class Replay(CapturedFacts):
     @cached_property
     def _slowing_before(self) -> Slowing:
         """The most likely slowdown by communication in the capture."""
-        likely = self.slowdowns(None).pairs[0]
+        likely = self.slowdowns(target=None).pairs[0]
         return likely.before
 
     @cached_property
@@ -111,9 +112,9 @@ class Replay(CapturedFacts):
         min_ranks = max(self.world_size, 2)
         if self.is_sharded or program.n_ranks < min_ranks:
             return None
-        likely, *_, longest = self.slowdowns(None).pairs
-        # Without a change of the link, the longest pair has the largest slowdown in the capture.
-        # Then least of the captured work remains without communication.
+        likely, *_, longest = self.slowdowns(target=None).pairs
+        # If the link does not change, the pair of the longest step has the largest slowdown in the
+        # capture. With this slowdown, the captured work is shortest without communication.
         slowings = [likely.before, longest.before]
         step_times = self._without_transfer(program, slowings)
         likely_times = step_times[0]
@@ -151,15 +152,17 @@ class Replay(CapturedFacts):
         """
         program, *skewed_programs = self._changed_programs(knobs)
         simulated = self._simulate_steps(program, knobs, is_launch_free=is_launch_free)
+        # The first setting has the likely slowdown and the likely transfer times.
         medians = np.median(simulated.step_times, axis=-1).tolist()
         likely = medians[0]
-        of_slowdowns = medians[: simulated.n_slowdowns]
-        of_transfers = medians[simulated.n_slowdowns :]
-        of_skews = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
-        unknowns = (of_slowdowns, [likely, *of_transfers], [likely, *of_skews])
-        step_range = self._range_of(likely, unknowns)
+        by_slowdown = medians[: simulated.n_slowdowns]
+        by_other_transfers = medians[simulated.n_slowdowns :]
+        by_skew = [self._likely_median(skewed, knobs) for skewed in skewed_programs]
+        # For each thing that is not known exactly: the step times that are possible.
+        possible_times = (by_slowdown, [likely, *by_other_transfers], [likely, *by_skew])
+        step_range = self._range_of(likely, possible_times)
         shortest = self._shortest_step(likely, program, knobs)
-        # The range has the likely step time in it, even if that is below the shortest one.
+        # The range begins at the shortest step or later, but always includes the likely step.
         low = min(max(step_range.low_ns, shortest), likely)
         captured = self.captured.windows.step_times()
         saved_ns = captured - simulated.step_times[0]
@@ -172,8 +175,11 @@ class Replay(CapturedFacts):
         matters for buckets of another size.
         """
         base = self.captured
-        if knobs.no_grad_copy or knobs.no_sync:
-            base = without_copies(base, is_last_pass_kept=not knobs.no_grad_copy)
+        if knobs.no_grad_copy:
+            base = without_copies(base, is_last_pass_kept=False)
+        elif knobs.no_sync:
+            # The last pass still sends gradients, and copies them.
+            base = without_copies(base, is_last_pass_kept=True)
         programs = [base.program]
         if knobs.bucket_mb is not None:
             programs = self._bucket_programs(base, knobs.bucket_mb)
@@ -190,30 +196,32 @@ class Replay(CapturedFacts):
             gradients += map(self.gradients_with, _SKEWS)
         return [with_buckets(base, candidate, cap_mib) for candidate in gradients]
 
-    def _range_of(self, likely: float, unknowns: Sequence[Sequence[float]]) -> _Range:
-        """Return the range of a step time. Each unknown has the step times that are possible.
+    def _range_of(self, likely: float, possible_times: Sequence[Sequence[float]]) -> _Range:
+        """Return the range of a step time.
 
-        Unknowns and noise are independent, so their differences add up as squares. On either side,
-        the range is at least as wide as the error of the simulation.
+        For each thing that is not known exactly, `possible_times` has the possible step times.
+        These things and the noise are independent, so their differences from the likely step time
+        add up as squares. On either side, the range is at least as wide as the error of the
+        simulation.
         """
-        noise = (_NOISE_SHARE + self.standard_error) * likely
-        model_error = (_MODEL_ERROR_SHARE + self.standard_error) * likely
-        shorter_by = [likely - min(step_times) for step_times in unknowns]
-        longer_by = [max(step_times) - likely for step_times in unknowns]
+        noise = (_NOISE_SHARE + self.relative_error_of_median) * likely
+        model_error = (_MODEL_ERROR_SHARE + self.relative_error_of_median) * likely
+        shorter_by = [likely - min(step_times) for step_times in possible_times]
+        longer_by = [max(step_times) - likely for step_times in possible_times]
         below = max(math.hypot(noise, *shorter_by), model_error)
         above = max(math.hypot(noise, *longer_by), model_error)
         return _Range(likely - below, likely + above)
 
     def _shortest_step(self, likely: float, program: StepProgram, knobs: Knobs) -> float:
-        """Return how long a changed step takes at least: its time with zero communication time.
+        """Return how long a changed step takes at least.
 
-        For the captured work, this is `limit_ns`. If the likely step time is shorter, the changes
-        shorten the work itself. Then it is the time of the changed program, less the noise between
-        captures.
+        This is `limit_ns`, the captured step with zero communication time, or 0 if it is not known.
+        If the likely step time is shorter than that, the changes shorten the work itself. Then the
+        result is the changed step with zero communication time, less the noise between captures.
         """
-        limit = self.limit_ns or 0.0
-        if likely >= limit:
-            return limit
+        limit_ns = self.limit_ns or 0.0
+        if likely >= limit_ns:
+            return limit_ns
         changed = self._balance_if_asked(program, knobs)
         (step_times,) = self._without_transfer(changed, [self._slowing_before])
         median_ns = float(np.median(step_times))
@@ -227,8 +235,9 @@ class Replay(CapturedFacts):
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step in which GPUs wait for launches.
 
-        They wait as long as in the capture. Only ranks count that are not refused for their own
-        share. The result is 0 if the largest of these shares is far from what is refused.
+        The GPU that waits most in the capture counts, and it waits as long in the scenario. Ranks
+        that wait too much in the capture are left out, because they are refused anyway. The result
+        is 0 if the captured share is far below the share that is refused.
         """
         trusted_shares = self.starved_shares[self._is_trusted]
         captured_share = trusted_shares.max(initial=0.0)
@@ -280,8 +289,8 @@ class Replay(CapturedFacts):
     ) -> _SimulatedSteps:
         """Simulate a program with the slowdowns and transfer times that are possible.
 
-        The likely slowdown and the likely transfer times come first. The others differ from them
-        in either the slowdown or the transfer times.
+        See `_possible_settings` for their order. If `is_likely_only`, only the first setting is
+        simulated. If `is_launch_free`, launching takes no time.
         """
         changed = self._balance_if_asked(program, knobs)
         target = self.target(knobs)
@@ -289,15 +298,10 @@ class Replay(CapturedFacts):
         unpack_ns = None
         if knobs.gradient_dtype is not None and self.n_copies:
             changed, unpack_ns = with_casts(changed, self.copies_ns)
-        likely, *other_transfers = self._transfers(changed, knobs)
-        if is_likely_only:
-            pairs = pairs[:1]
-            other_transfers = []
-        settings = [SimulationSetting(pair.before, pair.after, likely) for pair in pairs]
-        likely_pair = pairs[0]
-        for transfer in other_transfers:
-            setting = SimulationSetting(likely_pair.before, likely_pair.after, transfer)
-            settings.append(setting)
+        transfers = self._transfers(changed, knobs)
+        n_slowdowns = 1 if is_likely_only else len(pairs)
+        possible_settings = _possible_settings(pairs, transfers)
+        settings = possible_settings[:1] if is_likely_only else possible_settings
         if knobs.perfect_overlap:
             step_times = self._overlapped_step_times(changed, settings, unpack_ns)
         else:
@@ -305,7 +309,7 @@ class Replay(CapturedFacts):
             step_times = self._step_times(edges)
         if knobs.no_wait and not is_launch_free:
             step_times = np.maximum(step_times, self.fastest_launch_ns)
-        return _SimulatedSteps(step_times, len(pairs))
+        return _SimulatedSteps(step_times, n_slowdowns)
 
     def _step_times(self, edges: Float64) -> Float64:
         """Return the simulated step times of each step used.
@@ -325,18 +329,20 @@ class Replay(CapturedFacts):
         n_captured = self.captured.program.step.size
         is_rebucketed = knobs.bucket_mb is not None and program.step.size != n_captured
         is_resized = is_rebucketed or knobs.gradient_dtype is not None
-        captured_to_target = self._bandwidth_ratios(program, knobs)
-        is_bandwidth_changed = bool((captured_to_target != 1.0).any())
+        bandwidth_ratio = self._bandwidth_ratios(program, knobs)
+        is_bandwidth_changed = bool((bandwidth_ratio != 1.0).any())
         if not is_resized and not is_bandwidth_changed:
             return [program.transfer_ns]
         overhead_ns = np.minimum(LIKELY_OVERHEAD_NS, program.transfer_ns / 2)
         bytes_ns = program.transfer_ns - overhead_ns
         if not is_rebucketed:
-            # The captured bandwidth includes the overhead of a collective, so over a slower link
-            # the overhead gets longer too. This share of it, times the ratio below, is by how much.
-            longer_share = np.maximum(1 - 1 / captured_to_target, 0.0)
-            bytes_ns = bytes_ns + overhead_ns * longer_share
-        changed_bytes_ns = bytes_ns * captured_to_target * _size_ratios(program, knobs)
+            # The captured bandwidth includes the overhead of a collective. So over a slower link,
+            # the overhead is as many times as long as the time for bytes. The time that this adds
+            # is overhead x (ratio - 1). Before it is multiplied by the ratio below, it is overhead
+            # x (1 - 1 / ratio).
+            added_share = np.maximum(1 - 1 / bandwidth_ratio, 0.0)
+            bytes_ns = bytes_ns + overhead_ns * added_share
+        changed_bytes_ns = bytes_ns * bandwidth_ratio * _size_ratios(program, knobs)
         within = _bandwidth_within(knobs) if is_bandwidth_changed else _MOVED_BANDWIDTH_WITHIN
         return _possible_transfers(changed_bytes_ns, overhead_ns, within)
 
@@ -368,7 +374,8 @@ class Replay(CapturedFacts):
             work_ns = work_ns + unpack_ns_of_steps
         slowdowns = [setting.after.total(self.operations_per_ns) for setting in settings]
         slowdown = np.array(slowdowns)[:, np.newaxis]
-        # Work loses this share of the time that it runs during transfers.
+        # During transfers, work takes 1 + slowdown times as long. So it loses this share of their
+        # time.
         lost_share = slowdown / (1 + slowdown)
         slowed_work_ns = work_ns + lost_share * comm_ns
         return cast("Float64", np.maximum(slowed_work_ns, comm_ns))
@@ -390,22 +397,46 @@ class Replay(CapturedFacts):
         sums = np.bincount(program.step, weights=values, minlength=n_steps)
         return sums.astype(np.float64)[windows.is_used]
 
-    def _without_transfer(self, program: StepProgram, before: Sequence[Slowing]) -> Float64:
-        """Return step times with zero communication time, for slowdowns in the capture."""
+    def _without_transfer(
+        self, program: StepProgram, captured_slowings: Sequence[Slowing]
+    ) -> Float64:
+        """Return step times with zero communication time.
+
+        There is a row for each of `captured_slowings`. These are slowdowns that the captured work
+        may contain, and that are taken out of it.
+        """
         no_transfer = np.zeros_like(program.transfer_ns)
         without_transfer = replace(program, transfer_ns=no_transfer)
-        settings = [SimulationSetting(slowing, NO_SLOWING) for slowing in before]
+        settings = [SimulationSetting(slowing, NO_SLOWING) for slowing in captured_slowings]
         edges = simulate(without_transfer, settings)
         return self._step_times(edges)
+
+
+def _possible_settings(
+    pairs: Sequence[SlowingPair], transfers: Sequence[Float64]
+) -> list[SimulationSetting]:
+    """Return the settings to simulate. The first pair and the first transfer times are likely.
+
+    First come all pairs with the likely transfer times. Then comes the likely pair with each of the
+    other transfer times.
+    """
+    likely_pair = pairs[0]
+    likely_transfer_ns, *other_transfers_ns = transfers
+    settings = [SimulationSetting(pair.before, pair.after, likely_transfer_ns) for pair in pairs]
+    for transfer_ns in other_transfers_ns:
+        setting = SimulationSetting(likely_pair.before, likely_pair.after, transfer_ns)
+        settings.append(setting)
+    return settings
 
 
 def _possible_transfers(bytes_ns: Float64, overhead_ns: Float64, within: float) -> list[Float64]:
     """Return the transfer times: the most likely, the shortest, the longest.
 
     `bytes_ns` is the likely time for bytes, and `overhead_ns` the likely overhead. The bandwidth
-    may be wrong by the share `within`. The overhead may be as small and as large as usual ones.
+    may be higher or lower by the share `within`. The overhead may be shorter or longer in the
+    proportion of the least or the largest usual overhead to the likely one.
     """
-    # The factor of the time for bytes, and the usual overhead.
+    # What multiplies the time for bytes, and the usual overhead.
     likely = (1.0, LIKELY_OVERHEAD_NS)
     shortest = (1 / (1 + within), MIN_OVERHEAD_NS)
     longest = (1 / (1 - within), MAX_OVERHEAD_NS)
@@ -420,12 +451,12 @@ def _possible_transfers(bytes_ns: Float64, overhead_ns: Float64, within: float) 
 def _size_ratios(program: StepProgram, knobs: Knobs) -> Float64:
     """Return the requested over the captured size of each collective, as a column.
 
-    If no size changes, it is a single 1.
+    Only gradients of f32 can change their datatype, and all requested datatypes have 16 bits. So
+    gradients have half their size then. If no size changes, the result is a single 1.
     """
-    ratios = np.ones(1)
-    if knobs.gradient_dtype:
-        # Both datatypes have half the bytes of f32, the only one that may change.
-        ratios = np.where(program.is_gradient, 0.5, 1.0)
+    if not knobs.gradient_dtype:
+        return np.ones((1, 1))
+    ratios = np.where(program.is_gradient, 0.5, 1.0)
     return ratios[:, np.newaxis]
 
 
@@ -454,14 +485,16 @@ def _why_launch_bound(replay: Replay, knobs: Knobs) -> str | None:
         )
     if replay.launching_ns is None:
         return None
+    # The time of launching must not be in the step that it is compared with.
     longest_step_ns = replay.predict(knobs, is_launch_free=True).high_ns
     # The tolerance is for CPUs with full queues of launches. With `no_wait` there is none.
     max_launch_to_step = 1.0 if knobs.no_wait else MAX_LAUNCH_TO_STEP
     if replay.launching_ns <= max_launch_to_step * longest_step_ns:
         return None
-    needed_ns = min(longest_step_ns, replay.longest_work_ns)
+    # GPUs that do not wait need no longer than their work took in the capture.
+    max_needed_ns = min(longest_step_ns, replay.longest_work_ns)
     return (
-        f"the GPUs would need at most {needed_ns / 1e6:.2f} ms for a step, but the CPU of the "
+        f"the GPUs would need at most {max_needed_ns / 1e6:.2f} ms for a step, but the CPU of the "
         f"median rank needs {replay.launching_ns / 1e6:.2f} ms to launch it, not counting pauses "
         f"of {PAUSE_NS / 1e6:g} ms or more (launch-bound or input-bound)"
     )

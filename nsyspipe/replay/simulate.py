@@ -68,10 +68,10 @@ class StepProgram(Struct, frozen=True):
     longer_during_work: Float64
 
     def free_work(self, slowing: Slowing) -> Float64:
-        """Return the work until each marker and on each rank, without its slowdown, ns.
+        """Return the work until each marker on each rank, as if communication had not slowed it.
 
-        Concurrent work took its free time x (1 + ratio), plus a delay for each operation that
-        started during communication. So the time that it lost was
+        The result is in ns. Concurrent work took its free time x (1 + ratio), plus a delay for each
+        operation that started during communication. So the time that it lost was
         ``(ratio x concurrent + delays) / (1 + ratio)``.
         """
         work, concurrent_work, _, n_started_concurrently = self.progress
@@ -79,7 +79,8 @@ class StepProgram(Struct, frozen=True):
         delays_ns = slowing.delay_ns * n_started_concurrently
         lost_ns = (ratio_ns + delays_ns) / (1 + slowing.ratio)
         free_work = work - lost_ns
-        # Work does not go back, even if the delays of a piece exceed its time.
+        # The work until a marker is never less than that until the marker before, even if the
+        # delays between the two markers exceed the time between them.
         return np.maximum.accumulate(free_work, axis=0)
 
     @property
@@ -88,21 +89,21 @@ class StepProgram(Struct, frozen=True):
         return int(self.begin_ns.size)
 
 
-def last_start(group: Int64, start: Float64) -> Float64:
-    """Return for each rank the last start of a rank of its group.
+def largest_of_group(group: Int64, values: Float64) -> Float64:
+    """Return for each rank the largest value among the ranks of its group.
 
-    Ranks are the last axis of `start`. The number of a rank's group is in `group`. If there is only
-    one group, the result has one value for all ranks.
+    Ranks are the last axis of `values`. The number of a rank's group is in `group`. If there is
+    only one group, the result has one value for all ranks.
     """
     is_one_group = (group == group[0]).all()
     if is_one_group:
-        return cast("Float64", start.max(axis=-1, keepdims=True))
-    last = np.empty_like(start)
+        return cast("Float64", values.max(axis=-1, keepdims=True))
+    largest = np.empty_like(values)
     for number in np.unique(group).tolist():
         is_member = group == number
-        member_starts = start[..., is_member]
-        last[..., is_member] = member_starts.max(axis=-1, keepdims=True)
-    return last
+        member_values = values[..., is_member]
+        largest[..., is_member] = member_values.max(axis=-1, keepdims=True)
+    return largest
 
 
 class SimulationSetting(Struct, frozen=True):
@@ -152,7 +153,8 @@ def simulate(
 class _Simulation:
     """The state of a simulation: the time of each rank, and the ends of the collectives.
 
-    The first axis of an array has the settings, and the last axis has the ranks.
+    Arrays are by setting and rank. Collectives and chains have an axis before these two. Markers
+    and windows have an axis between them.
     """
 
     def __init__(
@@ -168,12 +170,14 @@ class _Simulation:
         self._program = program
         self._pieces = _work_between(program, settings)
         work_ns = self._pieces.work_ns
+        # By marker: whether there is work before it, in any setting and on any rank.
         work_of_markers = work_ns.swapaxes(0, 1)
         self._has_work = [bool(work.any()) for work in work_of_markers]
         self._work_until_join = _work_until_join(program, work_ns)
         transfers = [setting.transfer(program) for setting in settings]
         self._transfer_ns = np.stack(transfers)
         self._unpack_ns = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
+        # By collective: whether work on its ranks changes its start or its transfer time.
         is_late_during_work = program.late_during_work_ns > 0
         is_longer_during_work = program.longer_during_work > 0
         self._depends_on_work = is_late_during_work | is_longer_during_work
@@ -182,6 +186,7 @@ class _Simulation:
         begin_ns = np.broadcast_to(program.begin_ns, shape)
         self._now = begin_ns.copy()
         self._ends = np.empty((n_collectives, *shape))
+        # By chain: the end of its latest collective. Nothing delays its first collective.
         self._chain_ends = np.full((last_chain + 1, *shape), -np.inf)
         self.edges = np.empty((len(settings), n_edges, program.n_ranks))
 
@@ -213,11 +218,11 @@ class _Simulation:
             late_if_working_ns = np.where(is_working, late_ns, 0.0)
             start = start + late_if_working_ns
             # 1 if any rank of the group works, else 0.
-            any_working = last_start(group, is_working.astype(np.float64))
+            any_working = largest_of_group(group, is_working.astype(np.float64))
             longer_share = program.longer_during_work[collective] * any_working
             transfer_ns = transfer_ns * (1 + longer_share)
-        # A rank cannot end before it has started, even if the clocks are not aligned exactly.
-        last_start_ns = last_start(group, start)
+        last_start_ns = largest_of_group(group, start)
+        # Clocks may be aligned inexactly, but a rank cannot end before it has started.
         end = np.maximum(last_start_ns + transfer_ns, start)
         self._chain_ends[chain] = end
         self._ends[collective] = end
@@ -241,12 +246,16 @@ class _WorkPieces(NamedTuple):
 
 
 def _work_between(program: StepProgram, settings: list[SimulationSetting]) -> _WorkPieces:
-    """Return the work between the markers. Work before the first window is not simulated."""
+    """Return the work between the markers, for each setting.
+
+    Work before the first window is not simulated, so it is 0.
+    """
     window_markers = np.flatnonzero(program.kind == WINDOW)
     first_window = window_markers[0]
     n_started_until = program.progress[N_STARTED]
     n_started = np.diff(n_started_until, axis=0, prepend=n_started_until[:1])
-    # Otherwise many operations in hardly any work would slow it down without limit.
+    # For the number of operations per ns, work counts as at least so long. Otherwise many
+    # operations in hardly any work would mean a slowdown without limit.
     min_work_ns = _MIN_OPERATION_NS * np.maximum(n_started, 1.0)
     works = []
     slowdowns = []
@@ -272,14 +281,15 @@ def _work_until_join(program: StepProgram, work_ns: Float64) -> Float64:
     markers = np.arange(n_markers)[:, np.newaxis]
     is_join_marker = program.kind == JOIN
     is_join_of_rank = is_join_marker[:, np.newaxis] & program.is_passed
+    # By marker and rank: the marker itself if it is a `JOIN` of the rank, else the last marker.
     join_or_last = np.where(is_join_of_rank, markers, markers[-1])
     # The next `JOIN` is the lowest from the marker on, so the minimum runs from the last marker.
     next_join_backwards = np.minimum.accumulate(join_or_last[::-1])
     next_join = next_join_backwards[::-1]
-    work_until = np.cumsum(work_ns, axis=1)
+    work_until_marker = np.cumsum(work_ns, axis=1)
     next_join_of_settings = next_join[np.newaxis]
-    work_until_join = np.take_along_axis(work_until, next_join_of_settings, axis=1)
-    return work_until_join - work_until
+    work_until_next_join = np.take_along_axis(work_until_marker, next_join_of_settings, axis=1)
+    return work_until_next_join - work_until_marker
 
 
 class _ActiveCollectives:
@@ -308,7 +318,8 @@ class _ActiveCollectives:
     def advance(self, now: Float64, work: Float64, slowdown: Float64) -> Float64:
         """Return the time when the work is done, which is slower while collectives are active.
 
-        Each round goes to the end of a collective, or to the end of the work if that is earlier.
+        Each round first does the work before the next collective starts, without a slowdown. Then
+        it does the slowed work until that collective ends.
         """
         if not self._is_slowing:
             return now + work
@@ -316,17 +327,18 @@ class _ActiveCollectives:
         while True:
             start = self._starts.take(self._next)
             end = self._ends.take(self._next)
-            before_start = np.maximum(start - now, 0.0)
-            free_work = np.minimum(before_start, remaining)
+            ns_until_start = np.maximum(start - now, 0.0)
+            free_work = np.minimum(ns_until_start, remaining)
             now = now + free_work
             remaining = remaining - free_work
-            before_end = np.maximum(end - now, 0.0)
-            slowed_work = np.minimum(before_end / slowdown, remaining)
+            ns_until_end = np.maximum(end - now, 0.0)
+            work_until_end = np.minimum(ns_until_end / slowdown, remaining)
             # If the collective has not started yet, all of the work is done before.
             has_started = now >= start
-            slowed_work = np.where(has_started, slowed_work, 0.0)
+            slowed_work = np.where(has_started, work_until_end, 0.0)
             now = now + slowed_work * slowdown
             remaining = remaining - slowed_work
+            # Work that is left is after the end of the collective.
             is_collective_over = remaining > 0
             if not is_collective_over.any():
                 return now

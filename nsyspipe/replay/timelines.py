@@ -151,11 +151,12 @@ class _StepGrid(NamedTuple):
 
 
 def summary_windows(run: Run) -> ReplayWindows | None:
-    """Return the windows from the first to the last step used, also of steps between that are not.
+    """Return the windows of all steps from the first to the last step used.
 
-    If a run has several captures, these are the windows of the capture with the most steps used,
-    because no step leads from one capture to the next. Return None if a step used is not complete,
-    if a rank lacks a step of another rank, or if captures differ between ranks.
+    These include steps between them that are not used. If a run has several captures, these are the
+    windows of the capture with the most steps used, because no step leads from one capture to the
+    next. Return None if a step used is not complete, if a rank lacks a step of another rank, or if
+    captures differ between ranks.
     """
     steps = run.steps()
     used_rows = steps.filter(steps["in_summary"])
@@ -215,7 +216,7 @@ def _longest_stretch(grid: _StepGrid, is_used: Flags) -> slice | None:
     """Return the longest stretch of consecutive steps: the one with the most steps used.
 
     The result goes from the first to the last step used of the stretch. Steps are consecutive if
-    one ends where the next one starts. Return None if two steps are so on some ranks only.
+    one ends where the next one starts. Return None if two steps are consecutive on some ranks only.
     """
     next_starts = grid.starts[:, 1:]
     is_consecutive = grid.ends[:, :-1] == next_starts
@@ -252,9 +253,8 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
     # Also read the step after the last, if there is one. Its copies before its first kernel are in
     # the last window.
     later_steps = known_steps[known_steps > last_step]
-    last_known_step = known_steps.max(initial=last_step)
-    end_step = int(later_steps.min(initial=last_known_step))
-    operations = run.operations((first_step, end_step))
+    last_read_step = int(later_steps.min()) if later_steps.size else last_step
+    operations = run.operations((first_step, last_read_step))
     events_of_ranks = {rank: events for rank, events, _ in operations}
     timelines = []
     for column, rank in enumerate(windows.ranks):
@@ -265,7 +265,10 @@ def rank_timelines(run: Run, windows: ReplayWindows) -> list[RankTimeline]:
 
 
 class _Events:
-    """The columns of a rank's events, as arrays, and which of the events are in the windows."""
+    """The columns of a rank's events, as arrays, and which of the events are in the windows.
+
+    The windows of the rank go from the first to the last edge.
+    """
 
     def __init__(self, table: EventsTable, first_edge: int, last_edge: int) -> None:
         self.table = table
@@ -284,7 +287,7 @@ class _Events:
         is_compute = self._has_category("compute")
         self.is_inside_compute = is_compute & self.is_inside
         self.main_stream = self._find_main_stream()
-        self.launch = self._order_launches()
+        self.launch = self._distinct_launches()
 
     def columns(self, rows: Int64) -> dict[str, Int64]:
         """Return the columns that `RankTimeline` and `Collectives` have in common."""
@@ -316,11 +319,11 @@ class _Events:
         compute_ns = np.bincount(streams, weights=durations_ns)
         return int(np.argmax(compute_ns)) if compute_ns.size else -1
 
-    def _order_launches(self) -> Int64:
+    def _distinct_launches(self) -> Int64:
         """Return the launches, `BEFORE_ALL_NS` where none was recorded.
 
-        The nodes of a CUDA graph have one launch. On the main stream, they get launches with a
-        distance of 1 ns, in order of start, so that launches show the order of operations.
+        The nodes of a CUDA graph have one launch. On the main stream, each node is launched 1 ns
+        after the node before it, in order of start. So launches show the order of operations.
         """
         known_launch = filled(self.table["launch_ns"], BEFORE_ALL_NS)
         launch = known_launch.copy()
@@ -328,22 +331,27 @@ class _Events:
         on_main_stream = np.flatnonzero(self.is_inside & is_on_main_stream)
         main_launch = launch[on_main_stream]
         is_recorded = main_launch != BEFORE_ALL_NS
+        # An operation with a launch of its own has the place 0.
         place_in_graph = places_in_runs(main_launch)
         launch[on_main_stream] += np.where(is_recorded, place_in_graph, 0)
         return launch
 
 
 def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
-    """Return the timeline of a rank. A stream runs its operations in order of launch."""
+    """Return the timeline of a rank.
+
+    It has the operations of the main stream, without communication, and the collectives of `steps`
+    on all streams.
+    """
     is_on_main_stream = events.stream == events.main_stream
     rows = np.flatnonzero(events.is_inside & ~events.is_comm & is_on_main_stream)
     columns = _operation_columns(events, rows)
     launch = events.launch[rows]
     n_without_launch = int(np.count_nonzero(launch == BEFORE_ALL_NS))
-    name_codes = events.table["name"].combine_chunks().dictionary_encode()
-    names = tuple(name_codes.dictionary.to_pylist())
-    is_copy_name = np.array(names, object) == "memcpy DtoD"
-    name = name_codes.indices.to_numpy()[rows].astype(np.int64)
+    encoded_names = events.table["name"].combine_chunks().dictionary_encode()
+    distinct_names = tuple(encoded_names.dictionary.to_pylist())
+    is_copy_name = np.array(distinct_names, object) == "memcpy DtoD"
+    name_code = encoded_names.indices.to_numpy()[rows].astype(np.int64)
     comm_rows = np.flatnonzero(events.is_inside & events.is_comm)
     is_in_steps = np.isin(events.step[comm_rows], steps)
     comm_in_steps = comm_rows[is_in_steps]
@@ -352,9 +360,9 @@ def _rank_timeline(events: _Events, steps: Int64) -> RankTimeline:
     collectives = _collectives(events, comm_in_steps)
     return RankTimeline(
         **columns,
-        name=name,
-        names=names,
-        is_copy=is_copy_name[name],
+        name=name_code,
+        names=distinct_names,
+        is_copy=is_copy_name[name_code],
         is_compute=events.is_inside_compute[rows],
         n_without_launch=n_without_launch,
         n_comm_stream_kernels=comm_stream_kernel_ns.size,
@@ -390,7 +398,7 @@ def _comm_stream_kernel_times(events: _Events, comm_rows: Int64) -> Int64:
 
 
 def _collectives(events: _Events, rows: Int64) -> Collectives:
-    """Return some communication operations, in order of launch."""
+    """Return the communication operations in some rows of the events, in order of launch."""
     start = events.start[rows]
     launch = events.launch[rows]
     order = np.lexsort((start, launch))

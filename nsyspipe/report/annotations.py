@@ -53,13 +53,13 @@ class _RankLanes(NamedTuple):
 
     rank: int
     process_id: int
-    # Aligned time is report time and this.
+    # Aligned time - report time.
     shift_ns: int
 
     def lane(
         self, name: str, starts: Int64, ends: Int64, texts: list[str] | pa.ChunkedArray
     ) -> Lane:
-        """Return a lane of aligned times."""
+        """Return a lane from aligned times, which become times of the report."""
         return Lane(
             name=f"{name}, rank {self.rank}",
             color=_COLORS[name],
@@ -86,17 +86,18 @@ class _RankLanes(NamedTuple):
 
 
 def planned_copies(run: ReportRun, out: Path) -> list[Copy]:
-    """Return the copies of all reports of a run, or refuse what cannot be copied there.
+    """Return the copies of all reports of a run. Raise an error if a report cannot be copied.
 
-    `out` is the copy of one report, or a directory. No file is ever replaced.
+    `out` is the file that the copy of one report becomes, or a directory. No file is ever replaced.
     """
     _check_gpu_activity(run)
     sources = [_source(report.source) for report in run.paths]
+    # `is_dir` may raise an error of the file system, for example if the name is too long.
     with _writable(out):
         is_directory = len(sources) > 1 or out.is_dir()
     targets = [out / source.name for source in sources] if is_directory else [out]
     names = display_names(run.paths)
-    copies = [Copy(*parts) for parts in zip(names, sources, targets, strict=True)]
+    copies = list(map(Copy, names, sources, targets))
     _check_one_capture(run, names)
     for copy in copies:
         with _writable(copy.target):
@@ -180,7 +181,7 @@ def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
 
 
 def _move(file: Path, target: Path) -> None:
-    """Move a file to a name that no file has. A file that got it in the meantime stays."""
+    """Move a file to a name that no file has. If a file has the name by now, that file stays."""
     try:
         target.hardlink_to(file)
     except FileExistsError as error:
@@ -211,11 +212,12 @@ def _move_without_link(file: Path, target: Path) -> None:
 
 
 def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> dict[str, list[Lane]]:
-    """Return the lanes of the ranks of each report, in the time of the report."""
+    """Return the lanes of the ranks of each report, with times by the clock of the report."""
     row_of_rank = {row["rank"]: row for row in run.ranks.to_pylist()}
     ranks = [*row_of_rank]
     lanes_of_report: dict[str, list[Lane]] = {row["report"]: [] for row in row_of_rank.values()}
-    for n_done, (rank, events, _phases) in enumerate(run.operations(None, ranks), start=1):
+    operations_of_ranks = run.operations(ranks=ranks)
+    for n_done, (rank, events, _phases) in enumerate(operations_of_ranks, start=1):
         row = row_of_rank[rank]
         lanes_of_report[row["report"]] += _lanes_of_rank(run, row, events)
         if on_progress:
@@ -224,9 +226,12 @@ def lanes_by_report(run: ReportRun, on_progress: OnProgress | None = None) -> di
 
 
 def _lanes_of_rank(run: ReportRun, row: RanksRow, events: EventsTable) -> Iterator[Lane]:
-    """Yield the lanes of a rank that are known. A known lane may be empty, which means zero."""
+    """Yield the lanes of a rank that are known.
+
+    A known lane may be empty. Then the rank has no exposed communication, or no wait time.
+    """
     rank = row["rank"]
-    rank_lanes = _RankLanes(rank, row["pid"] or 0, row["clock_shift_ns"])
+    rank_lanes = _RankLanes(rank, process_id=row["pid"], shift_ns=row["clock_shift_ns"])
     steps = rows_of_rank(run.steps(), rank)
     starts, ends = times_of(steps, "start_ns", "end_ns")
     names = ["whole capture"] * len(starts) if run.is_capture else names_of_steps(steps)

@@ -59,6 +59,8 @@ _MAX_BAR_WIDTH = 80
 _MIN_CELL_WIDTH = 12
 # Between columns.
 _GAP = 2
+# Stands for the middle of a name that is cut.
+_DOTS = ".."
 # Stands for the space between a number and its unit until lines are broken, so that none breaks
 # there.
 _NO_BREAK = "\ue000"
@@ -137,12 +139,16 @@ def _dim(lines: Iterable[str]) -> RenderableType:
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
-    """Return problems with their severity in front: severity, message, place and fix of each."""
+    """Return problems in two columns: their severity, and all else.
+
+    `rows` have the severity, the message, the place and the fix of each problem.
+    """
     message_column = Column(overflow="fold", ratio=1)
     table = _grid(Column(), message_column)
     for severity, message, place, fix in rows:
         place_text = f" ({printable(place)})" if place else ""
         fix_text = f"\nfix: {printable(fix)}" if fix else ""
+        # Runs that are "not comparable" look like an error.
         style = SEVERITIES.get(severity, SEVERITIES["error"])
         text = Text(printable(message))
         text.append(f"{place_text}{fix_text}", style="dim")
@@ -272,26 +278,27 @@ def _text_with_tag(line: blocks.Line, room: int) -> str:
 
 def _commands(block: blocks.Commands, width: int) -> RenderableType:
     head = f"{block.label}: "
-    # All commands stand below the first.
-    separator = "\n" + " " * len(head)
+    # The commands begin in the same column, one below the other.
+    new_line = "\n" + " " * len(head)
     room = width - len(head)
-    commands = [_pasteable(command, room, separator) for command in block.commands]
-    # A shell would take a line that is wrapped for two commands.
-    text = head + separator.join(commands)
+    commands = [_pasteable(command, room, new_line) for command in block.commands]
+    text = head + new_line.join(commands)
+    # No line is wrapped. A shell would run both halves of a pasted command one after the other.
     return _apart(Text(text, no_wrap=True, overflow="ignore"))
 
 
-def _pasteable(command: str, width: int, separator: str) -> str:
+def _pasteable(command: str, width: int, new_line: str) -> str:
     """Return a command that a shell takes as one when it is pasted.
 
     If the command is too long, its last option has a line of its own, after a backslash.
+    `new_line` ends a line, and indents the next one.
     """
     fits = len(command) <= width
     start, dashes, last_option = command.rpartition(" --")
     has_option = bool(dashes)
     if fits or not has_option:
         return command
-    return f"{start} \\{separator}    --{last_option}"
+    return f"{start} \\{new_line}    --{last_option}"
 
 
 def _tiles(tiles: Sequence[blocks.Tile], n_in_row: int) -> Grid:
@@ -319,7 +326,7 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     rows = [list(map(_cell, row)) for row in shown_rows]
     column_numbers = range(len(block.columns))
     widths = [_column_width(block, rows, number) for number in column_numbers]
-    layout = _fitting(block.columns, widths, width)
+    layout = _column_layout(block.columns, widths, width)
     rows_note = blocks.left_out(block.rows, block.n_shown)
     columns_note = _hidden_columns_note(block, widths, layout)
     notes = [note for note in (rows_note, block.note, columns_note) if note]
@@ -328,7 +335,10 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
 
 
 def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: ColumnLayout) -> Grid:
-    """Return the columns that are shown, with names cut to their widths."""
+    """Return the columns that are shown, with names cut to their widths.
+
+    The names are cut in `rows` too.
+    """
     grid = _grid(has_headings=block.has_headings)
     headings = [column.heading for column in block.columns]
     has_two_lines = any("\n" in heading for heading in headings)
@@ -339,7 +349,7 @@ def _table_grid(block: blocks.Table, rows: Sequence[Sequence[Text]], layout: Col
         grid.add_column(column.heading, vertical=vertical, **style)
     for number, name_width in layout.name_widths.items():
         names = [row[number] for row in rows]
-        _cut_names(names, name_width)
+        _cut_in_place(names, name_width)
     for row in rows:
         shown_cells = [row[number] for number in layout.shown]
         grid.add_row(*shown_cells)
@@ -362,10 +372,10 @@ def _style_of(column: blocks.Field) -> dict[str, Any]:
     return style | {"min_width": column.least, "max_width": column.most}
 
 
-def _cut_names(cells: Sequence[Text], width: int) -> None:
+def _cut_in_place(cells: Sequence[Text], width: int) -> None:
     """Cut the names in cells of one column to a width. The cells themselves are changed."""
     texts = [cell.plain for cell in cells]
-    names = _cut(texts, width)
+    names = _cut_names(texts, width)
     for cell, name in zip(cells, names, strict=True):
         cell.plain = name
 
@@ -378,7 +388,7 @@ def _hidden_columns_note(
     hidden = [number for number in range(n_columns) if number not in layout.shown]
     if not hidden:
         return None
-    layout_in_widest_terminal = _fitting(block.columns, widths, MAX_WIDTH)
+    layout_in_widest_terminal = _column_layout(block.columns, widths, MAX_WIDTH)
     does_a_terminal_show_all = len(layout_in_widest_terminal.shown) == n_columns
     how = "A wider terminal shows" if does_a_terminal_show_all else "--markdown - shows"
     headings = [block.columns[number].heading.replace("\n", " ") for number in hidden]
@@ -388,11 +398,14 @@ def _hidden_columns_note(
     return f"{how} more columns: {names}."
 
 
-def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> ColumnLayout:
-    """Return which columns a terminal has room for, and how wide columns of names may be.
+def _column_layout(
+    columns: Sequence[blocks.Field], widths: Sequence[int], width: int
+) -> ColumnLayout:
+    """Return which columns a terminal of `width` has room for, and how wide columns of names are.
 
     `widths` are the widths of the columns if nothing is cut. If there is not enough room, names are
-    cut, those of the first column first. Figures and words are never cut.
+    cut: first in the leftmost column of names, and then in the next ones. Figures and words are
+    never cut.
     """
     min_widths = list(map(_min_width, columns, widths))
     shown = _shown_columns(columns, min_widths, width)
@@ -404,13 +417,13 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
             wanted_name_widths[number] = min(uncut_width, column.most or uncut_width)
     shown_widths = [wanted_name_widths.get(number, min_widths[number]) for number in shown]
     # Negative if there is room for more.
-    n_missing = _total_width(shown_widths) - width
+    n_chars_over = _total_width(shown_widths) - width
     name_widths = {}
     for number, wanted_width in wanted_name_widths.items():
-        narrowed_width = wanted_width - max(n_missing, 0)
-        name_widths[number] = max(narrowed_width, min_widths[number])
-        n_cut = wanted_width - name_widths[number]
-        n_missing -= n_cut
+        n_chars_to_cut = max(n_chars_over, 0)
+        name_width = max(wanted_width - n_chars_to_cut, min_widths[number])
+        n_chars_over -= wanted_width - name_width
+        name_widths[number] = name_width
     return ColumnLayout(shown, name_widths)
 
 
@@ -434,9 +447,9 @@ def _shown_columns(
 ) -> list[int]:
     """Return the numbers of the columns that a terminal has room for.
 
-    While the terminal is too narrow, columns are left out: first those for the widest terminals
-    (`Field.from_width`), and then, from the right, those that cannot be cut. The last column left
-    stays.
+    Columns for wider terminals (`Field.from_width`) are left out. While the others are too wide,
+    more are left out: first those for the widest terminals. Then, from the right, columns that
+    cannot be cut are left out one by one. One column always remains.
     """
 
     def is_too_wide(numbers: Sequence[int]) -> bool:
@@ -447,8 +460,8 @@ def _shown_columns(
     shown = [number for number, from_width in enumerate(from_widths) if from_width <= width]
     while is_too_wide(shown):
         largest_from_width = max(from_widths[number] for number in shown)
-        # Only columns for all terminals are left.
-        if largest_from_width == 0:
+        are_all_for_any_terminal = largest_from_width == 0
+        if are_all_for_any_terminal:
             break
         shown = [number for number in shown if from_widths[number] < largest_from_width]
     while is_too_wide(shown) and len(shown) > 1:
@@ -466,37 +479,47 @@ def _rightmost_uncut(columns: Sequence[blocks.Field], shown: Sequence[int]) -> i
     return candidates[-1]
 
 
-def _cut(names: Sequence[str], width: int) -> list[str]:
+def _cut_names(names: Sequence[str], width: int) -> list[str]:
     """Cut names in the middle, ``head..tail``, because names often differ at their ends.
 
-    If several names would be cut to the same text, their tails end where the names differ.
+    If several names would be cut to the same text, each of them gets another tail: the letters up
+    to the one that distinguishes it from the other names.
     """
-    dots = ".."
-    n_letters = width - len(dots)
+    names_of_text = grouped((_cut_name(name, width), name) for name in {*names})
+    text_of_name = {}
+    for text, same_text_names in names_of_text.items():
+        for name in same_text_names:
+            if len(same_text_names) == 1:
+                text_of_name[name] = text
+            else:
+                end_of_tail = _n_distinguishing_letters(name, same_text_names)
+                text_of_name[name] = _cut_name(name, width, end_of_tail)
+    return [text_of_name[name] for name in names]
+
+
+def _cut_name(name: str, width: int, end_of_tail: int | None = None) -> str:
+    """Return a name that is cut to ``head..tail`` if it is wider than `width`.
+
+    The tail ends after the first `end_of_tail` letters of the name, by default after all of them.
+    """
+    if len(name) <= width:
+        return name
+    n_letters = width - len(_DOTS)
     n_tail = n_letters // 2
     n_head = n_letters - n_tail
-
-    def cut(name: str, end_of_tail: int) -> str:
-        if len(name) <= width:
-            return name
-        head = name[:n_head]
-        up_to_end = name[:end_of_tail]
-        tail = up_to_end[-n_tail:]
-        return f"{head}{dots}{tail}"
-
-    names_of_text = grouped((cut(name, len(name)), name) for name in {*names})
-    end_of_tail = {name: len(name) for name in names}
-    for same_text_names in names_of_text.values():
-        if len(same_text_names) > 1:
-            for name in same_text_names:
-                end_of_difference = _end_of_difference(name, same_text_names)
-                # A tail does not overlap with the head.
-                end_of_tail[name] = max(n_head + n_tail, end_of_difference)
-    return [cut(name, end_of_tail[name]) for name in names]
+    head = name[:n_head]
+    if end_of_tail is None:
+        up_to_end = name
+    else:
+        # A tail that ends earlier would overlap with the head.
+        min_end = n_head + n_tail
+        up_to_end = name[: max(end_of_tail, min_end)]
+    tail = up_to_end[-n_tail:]
+    return f"{head}{_DOTS}{tail}"
 
 
-def _end_of_difference(name: str, names: Iterable[str]) -> int:
-    """Return how many letters of a name distinguish it from all other names.
+def _n_distinguishing_letters(name: str, names: Iterable[str]) -> int:
+    """Return how many letters from the start of a name distinguish it from all other names.
 
     That is one more than the longest start that it shares with another name, or 0 without others.
     """

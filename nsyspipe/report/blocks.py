@@ -4,7 +4,7 @@ Each format draws the same blocks in its own way.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -255,7 +255,8 @@ def barred(
     """Return a column of figures with bars. A figure that is null or 0 has no bar.
 
     `value` returns the figure of a row, and `write` writes it. A bar as wide as the column stands
-    for the largest figure, or for 100 % if the figures are ratios.
+    for the largest figure. If `write` is `percent_text`, the figures are ratios, and such a bar
+    stands for 100 %.
     """
     are_ratios = write is percent_text
     figures = [value(row) or 0.0 for row in rows]
@@ -285,15 +286,23 @@ def table_of(
     `decimals_of`.
     """
     columns: list[list[Cell]] = []
-    n_rows = len(rows)
     for fields_with_one_unit in _groups_with_one_unit(fields):
-        # The cells of the first column, then those of the next one.
-        cells = [field.cell(row) for field in fields_with_one_unit for row in rows]
-        texts = in_one_unit(list(map(words_of, cells)), fields_with_one_unit[0].unit)
-        remaining_cells = map(_with_text, cells, texts)
-        columns += [list(islice(remaining_cells, n_rows)) for _ in fields_with_one_unit]
+        columns += _columns_in_one_unit(fields_with_one_unit, rows)
     cell_rows = list(map(list, zip(*columns, strict=True)))
     return Table(caption, fields, cell_rows, note, **layout)
+
+
+def _columns_in_one_unit(fields: Sequence[Field], rows: Sequence[Any]) -> Iterator[list[Cell]]:
+    """Yield the cells of each column. The quantities of all these columns have one unit."""
+    n_rows = len(rows)
+    # The cells of the first column, then those of the next one.
+    cells = [field.cell(row) for field in fields for row in rows]
+    texts = in_one_unit(list(map(words_of, cells)), fields[0].unit)
+    cells_in_one_unit = list(map(_with_text, cells, texts))
+    for number in range(len(fields)):
+        start = number * n_rows
+        end = start + n_rows
+        yield cells_in_one_unit[start:end]
 
 
 def _groups_with_one_unit(fields: Sequence[Field]) -> Iterator[list[Field]]:
@@ -301,7 +310,7 @@ def _groups_with_one_unit(fields: Sequence[Field]) -> Iterator[list[Field]]:
 
     def group_key(numbered_field: tuple[int, Field]) -> str | int:
         number, field = numbered_field
-        # A number of its own is a group of its own.
+        # No other column has the same number, so a column without `decimals_of` stays alone.
         return field.decimals_of or number
 
     for _, group in groupby(enumerate(fields), group_key):

@@ -21,7 +21,6 @@ from nsyspipe.analysis.traffic import (
     mean_over_ranks,
     parallelism,
 )
-from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import few, printable, ranges
 from nsyspipe.model.typed_tables import (
     TrafficTable,
@@ -36,7 +35,7 @@ from nsyspipe.report.units import (
     ms_text,
     percent_text,
 )
-from nsyspipe.report.words import SEEN
+from nsyspipe.report.words import MIN_VISIBLE_DIFFERENCE
 from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
@@ -53,16 +52,17 @@ _CAPTIONS = {
     COLLECTIVES: "Collectives by type and size",
     TRAFFIC: "Communication by process group",
 }
-# What stages of a pipeline wait for.
-_OF_STAGES = "in the pipeline bubble, or for a stage that launches late"
-_OF_TRAFFIC = "Means per step over the ranks of a communicator. Rows may overlap in time."
-_WHOLE = "the whole array, as nccl-tests counts"
+# Where, or for what, stages of a pipeline wait.
+_WHERE_STAGES_WAIT = "in the pipeline bubble, or for a stage that launches late"
+_TRAFFIC_NOTE = "Means per step over the ranks of a communicator. Rows may overlap in time."
+_MESSAGE_HINT = "the whole array, as nccl-tests counts"
 SLOWER = (
     "over the whole capture, compared with equal kernels that ran without communication. In "
     "brackets: how many were compared"
 )
-# Of the ranks that communicate, at most so many groups, and so many ranks of each.
+# Of the ranks that communicate, at most so many groups, and of each group so many ranges of ranks.
 _MAX_SHOWN_GROUPS = 4
+_MAX_SHOWN_RANGES_OF_GROUP = 4
 # A spreadsheet takes a cell that begins with one of these for a formula.
 _STARTS_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -83,22 +83,28 @@ def cost_tables(run: Run, n_shown: int, *names: str) -> dict[str, Table]:
 
 
 def _cost_table(name: str, rows: Sequence[Row], n_shown: int, *, is_capture: bool) -> Table:
-    """Return the first rows of one table of costs, with notes about all of them.
+    """Return the first rows of one table of costs, with notes below them.
 
-    `rows` are the rows of the table, the most expensive first.
+    `rows` are all rows of the table, the most expensive first.
     """
     shown = rows[:n_shown]
-    fields_of_table = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
-    fields = fields_of_table[name](shown, is_capture=is_capture)
+    make_fields_of_table = {
+        KERNELS: _kernel_fields,
+        COLLECTIVES: _collective_fields,
+        TRAFFIC: _traffic_fields,
+    }
+    make_fields = make_fields_of_table[name]
+    fields = make_fields(shown, is_capture=is_capture)
     if is_capture and name != KERNELS:
-        # A capture has nothing per step, which does not mean that it was not recorded.
+        # A capture without steps has no times per step. Columns of dashes would look as if these
+        # times had not been recorded.
         fields = [field for field in fields if _has_values(field, shown)]
     notes = []
     if name == TRAFFIC and not is_capture:
-        notes.append(_OF_TRAFFIC)
+        notes.append(_TRAFFIC_NOTE)
     bubbles_ns = [row["bubble_ns_per_step"] for row in shown]
     if any(bubble_ns is not None for bubble_ns in bubbles_ns):
-        notes.append(f"Wait time of a pipeline is for other stages, {_OF_STAGES}.")
+        notes.append(f"Wait time of a pipeline is for other stages, {_WHERE_STAGES_WAIT}.")
     if len(rows) > n_shown:
         left_out = rows[n_shown:]
         notes.append(_left_out_note(left_out, is_capture=is_capture))
@@ -129,8 +135,8 @@ def _ms(name: str, hint: str, from_width: int = 0) -> Field:
     return Field(f"{name}\nms", cell, hint=hint, from_width=from_width, unit="ms")
 
 
-def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    """Return the columns of calls and time: per step and rank, or in sum for a capture."""
+def _calls_and_time(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    """Return the columns of calls and of time: per step and rank, or in sum for a capture."""
     if is_capture:
         whole = "of all ranks"
         calls_column = "n_calls"
@@ -148,23 +154,27 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     return [calls_field, time]
 
 
-def _rates(*from_widths: int) -> list[Field]:
+def _bandwidths(*, algbw_from_width: int, busbw_from_width: int) -> list[Field]:
     """Return the columns of algorithm and bus bandwidth, each shown from a terminal width on."""
-    hints = (
-        "message / transfer",
-        "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all",
+    algbw = Field(
+        "algbw\nGB/s",
+        of("algbw_bytes_per_s", bandwidth_text),
+        hint="message / transfer",
+        from_width=algbw_from_width,
+        unit="GB/s",
     )
-    fields = []
-    for name, hint, width in zip(RATES, hints, from_widths, strict=True):
-        rate, _, _ = name.partition("_")
-        cell = of(name, bandwidth_text)
-        field = Field(f"{rate}\nGB/s", cell, hint=hint, from_width=width, unit="GB/s")
-        fields.append(field)
-    return fields
+    busbw = Field(
+        "busbw\nGB/s",
+        of("busbw_bytes_per_s", bandwidth_text),
+        hint="algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all",
+        from_width=busbw_from_width,
+        unit="GB/s",
+    )
+    return [algbw, busbw]
 
 
-def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
-    calls, time = _amount(rows, is_capture=is_capture)
+def _kernel_fields(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    calls, time = _calls_and_time(rows, is_capture=is_capture)
     share_heading = "of time" if is_capture else "of\nstep"
     share_hint = (
         "sum of durations / sum of step times, over ranks and steps. Kernels may run at the same "
@@ -202,26 +212,27 @@ def _slowdown_cell(row: Row) -> str:
     return f"{slowdown} ({n_kernels})"
 
 
-def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+def _collective_fields(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     sizes = {row["message_bytes"] for row in rows}
     # A third digit if two different sizes look the same with two.
     size_texts = {*map(bytes_text, sizes)}
     are_texts_distinct = len(size_texts) == len(sizes)
     digits = 2 if are_texts_distinct else 3
-    message = of("message_bytes", partial(bytes_text, digits=digits))
-    names = [Field("collective", of("name"), "word"), Field("message", message, hint=_WHOLE)]
-    amounts = _amount(rows, is_capture=is_capture)
-    times = [
+    size_text = of("message_bytes", partial(bytes_text, n_decimals=digits))
+    collective = Field("collective", of("name"), "word")
+    message = Field("message", size_text, hint=_MESSAGE_HINT)
+    calls, time = _calls_and_time(rows, is_capture=is_capture)
+    parts_of_time = [
         _ms("exposed", "while no compute runs", _NARROW_WIDTH),
         _ms("wait", "until the last rank has arrived", _STANDARD_WIDTH),
         _ms("transfer", "after all ranks have arrived", _STANDARD_WIDTH),
     ]
-    rates = _rates(_WIDE_WIDTH, _NARROWEST_WIDTH)
-    return [*names, *amounts, *times, *rates]
+    bandwidths = _bandwidths(algbw_from_width=_WIDE_WIDTH, busbw_from_width=_NARROWEST_WIDTH)
+    return [collective, message, calls, time, *parts_of_time, *bandwidths]
 
 
-# All functions of tables have the same parameters.
-def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001
+# The functions that make the fields of tables have the same parameters.
+def _traffic_fields(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001
     size_text = of("bytes_per_step", bytes_text)
     size_hint = "whole messages, as nccl-tests counts them"
     size = Field("size", size_text, hint=size_hint, from_width=_STANDARD_WIDTH)
@@ -230,19 +241,29 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
     time = barred(rows, "ms", time_ns, category="accent", hint=time_hint, unit="ms")
     wait_hint = "for other ranks, or for other stages of a pipeline"
     wait = Field("wait\nms", _wait_cell, hint=wait_hint, from_width=_NARROW_WIDTH, unit="ms")
-    hidden = _ms("hidden", "while compute runs", _WIDEST_WIDTH)
+    # The table calls hidden communication overlapped.
+    hidden = _ms("hidden", "while compute runs", from_width=_WIDEST_WIDTH)
     overlapped = replace(hidden, heading="overlapped\nms")
     exposed = _ms("exposed", "while no compute runs")
-    calls = of("calls_per_step", count_text)
-    names = [
+    n_calls = of("calls_per_step", count_text)
+    communicator_and_calls = [
         Field("parallelism", of("role"), "word", "what the communicator is for"),
         Field("collective", of("name"), "word"),
         Field("ranks", of("ranks", _ranks_text), "name", from_width=_NARROW_WIDTH, most=24),
-        Field("calls", calls, from_width=_NARROW_WIDTH),
+        Field("calls", n_calls, from_width=_NARROW_WIDTH),
     ]
-    rates = _rates(_WIDEST_WIDTH, _NARROW_WIDTH)
+    bandwidths = _bandwidths(algbw_from_width=_WIDEST_WIDTH, busbw_from_width=_NARROW_WIDTH)
     communicator = Field("communicator", of("communicator"), "name", from_width=_WIDEST_WIDTH)
-    return [*names, size, time, exposed, overlapped, wait, *rates, communicator]
+    return [
+        *communicator_and_calls,
+        size,
+        time,
+        exposed,
+        overlapped,
+        wait,
+        *bandwidths,
+        communicator,
+    ]
 
 
 def _ranks_text(ranks: str) -> str:
@@ -269,19 +290,20 @@ def traffic_text(
 ) -> str | None:
     """Return the kinds of parallelism, each with its number of ranks, and what is exposed most.
 
-    None without communication, if nobody knows what it serves, and for data parallelism of all
-    ranks. `world_size` is the number of ranks of the job, and `n_ranks` those with a report.
-    `exposed_ns` is the exposed communication of a mean step.
+    `world_size` is the number of ranks of the job, and `n_ranks` those with a report. `exposed_ns`
+    is the exposed communication of a mean step.
+
+    None if no kind of parallelism is known. Also None if every rank has a report, and nothing is
+    known but data parallelism without a size, or of one rank.
     """
     kinds = dimensions(traffic, world_size)
     if not kinds:
         return None
     degrees = list(map(_degree_text, kinds))
     has_missing_ranks = world_size not in (None, n_ranks)
-    # The size of data parallelism is not known, or 1.
-    is_data_only = degrees[0] in {DATA, f"{DATA} 1"}
-    is_plain = is_data_only and not is_more_than_data(traffic)
-    if is_plain and not has_missing_ranks:
+    is_size_missing_or_1 = degrees[0] in {DATA, f"{DATA} 1"}
+    says_nothing = is_size_missing_or_1 and not is_more_than_data(traffic)
+    if says_nothing and not has_missing_ranks:
         return None
     sizes = [kind.size for kind in kinds]
     separator = _separator(sizes, world_size)
@@ -293,7 +315,7 @@ def traffic_text(
     bubble_ns = bubble_ns_per_step(traffic, n_ranks)
     if bubble_ns:
         wait = ms_text(bubble_ns)
-        text += f". Ranks wait {wait} of each step for other stages, {_OF_STAGES}"
+        text += f". Ranks wait {wait} of each step for other stages, {_WHERE_STAGES_WAIT}"
     return text
 
 
@@ -306,58 +328,77 @@ def _separator(sizes: Sequence[int | None], world_size: int | None) -> str:
 
 
 def _degree_text(kind: Dimension) -> str:
-    """Return a kind of parallelism with its size, and its groups of ranks if it has several."""
-    groups = [few(ranges(ranks), _MAX_SHOWN_GROUPS, ",") for ranks in kind.groups]
-    if not kind.size or len(groups) <= 1:
-        return str(kind)
+    """Return a kind of parallelism with its size, and its groups of ranks if it has several.
+
+    The groups are left out if their size is not known.
+    """
+    name_and_size = str(kind)
+    if not kind.size or len(kind.groups) <= 1:
+        return name_and_size
+    groups = [few(ranges(ranks), _MAX_SHOWN_RANGES_OF_GROUP, ",") for ranks in kind.groups]
     groups_text = few(groups, _MAX_SHOWN_GROUPS, " / ")
-    return f"{kind} (ranks {groups_text})"
+    return f"{name_and_size} (ranks {groups_text})"
 
 
 def _most_exposed_text(traffic: TrafficTable, n_ranks: int, exposed_ns: float) -> str:
-    """Return which kind of communication has most of the exposed time, with its share.
+    """Return which role or collective has most of the exposed time, with its share.
 
-    The kinds are the kinds of parallelism (`role`) if there are several, else the collectives.
-    Empty if there is only one kind.
+    Roles are compared if the run has several. A role is what communication is for, such as data
+    parallelism. Otherwise collectives are compared. Empty if there is only one to compare.
     """
     n_roles = len(parallelism(traffic))
-    kind_column = "role" if n_roles > 1 else "collective"
-    part_ns = _exposed_parts(traffic, kind_column, n_ranks, exposed_ns)
-    if len(part_ns) <= 1:
+    column = "role" if n_roles > 1 else "collective"
+    exposed_part_ns = _exposed_parts(traffic, column, n_ranks, exposed_ns)
+    if len(exposed_part_ns) <= 1:
         return ""
-    # Of equal kinds, the last name, so that the text is always the same.
-    most_exposed = max(part_ns, key=lambda kind: (part_ns[kind], kind))
+    # If several have the same time, this is the last in the alphabet, so the text never varies.
+    most_exposed = max(exposed_part_ns, key=lambda name: (exposed_part_ns[name], name))
     if most_exposed == OTHER:
         whose = "for none of these"
-    elif kind_column == "role":
+    elif column == "role":
         whose = f"for {most_exposed} parallelism"
     else:
         whose = most_exposed
-    share = percent_text(part_ns[most_exposed] / exposed_ns, 0)
+    share = percent_text(exposed_part_ns[most_exposed] / exposed_ns, 0)
     text = f". {share} of exposed communication is {whose}"
-    # Time in which several kinds are exposed counts once in the parts, and for each kind here.
-    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
-    sum_of_parts_ns = sum(part_ns.values())
-    if sum(whole_ns.values()) > (1 + SEEN) * sum_of_parts_ns:
+    sum_of_parts_ns = sum(exposed_part_ns.values())
+    sum_of_wholes_ns = _sum_of_whole_times_ns(traffic, column, n_ranks)
+    # The parts split time in which several are exposed. The whole times count it several times.
+    has_split_time = _is_visibly_larger(sum_of_wholes_ns, sum_of_parts_ns)
+    if has_split_time:
         text += " (time with several exposed at once is split evenly)"
     return text
 
 
 def _exposed_parts(
-    traffic: TrafficTable, kind_column: str, n_ranks: int, exposed_ns: float | None
+    traffic: TrafficTable, column: str, n_ranks: int, exposed_ns: float
 ) -> dict[str, float]:
     """Return the exposed time of each role or collective, ns, as parts that sum to `exposed_ns`.
 
-    Empty if the parts are not known. A run that was saved by an older version has only the whole
-    time of each. These times are parts if they do not overlap, so if their sum is not larger.
+    Empty if the parts are not known. A run that was saved by an older version has no parts, only
+    the whole exposed time of each role or collective. If their sum is not visibly larger than
+    `exposed_ns`, they do not overlap, and are the parts.
     """
-    part_ns = mean_over_ranks(traffic, "exposed_part_ns_per_step", kind_column, n_ranks)
+    part_ns = mean_over_ranks(traffic, "exposed_part_ns_per_step", column, n_ranks)
     if part_ns is not None:
         return part_ns
-    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", kind_column, n_ranks) or {}
-    max_sum_ns = (1 + SEEN) * (exposed_ns or 0.0)
-    are_parts = sum(whole_ns.values()) <= max_sum_ns
-    return whole_ns if are_parts else {}
+    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", column, n_ranks) or {}
+    do_overlap = _is_visibly_larger(sum(whole_ns.values()), exposed_ns)
+    return {} if do_overlap else whole_ns
+
+
+def _sum_of_whole_times_ns(traffic: TrafficTable, column: str, n_ranks: int) -> float:
+    """Return the sum of the exposed times of all roles or collectives; 0 if they are not known.
+
+    Time in which several of them are exposed counts several times.
+    """
+    whole_ns = mean_over_ranks(traffic, "exposed_ns_per_step", column, n_ranks) or {}
+    return sum(whole_ns.values())
+
+
+def _is_visibly_larger(time_ns: float, than_ns: float) -> bool:
+    """Tell whether a time is larger than another time by so much that their words differ."""
+    return time_ns > (1 + MIN_VISIBLE_DIFFERENCE) * than_ns
 
 
 def csv_cell(value: object) -> str:

@@ -70,8 +70,8 @@ def steps_with(steps: StepsTable, metric: str) -> IntervalSet:
 def _waiting_time(collectives: CollectivesTable, steps: IntervalSet) -> IntervalSet:
     """Return the wait time of one rank inside its steps.
 
-    It is the union of the times from its start of a collective to the start of the last rank, or to
-    its own end if that is earlier. The length inside a step is ``wait_ns``.
+    In a collective, a rank waits from its own start to the start of the last rank. If its own end
+    is earlier, it waits to its own end. The length of the wait time in a step is ``wait_ns``.
     """
     is_known = pc.is_valid(collectives["wait_ns"])
     has_wait = pc.and_(collectives["is_matched"], is_known)

@@ -27,7 +27,7 @@ from nsyspipe.comparison.facts import (
     NONE,
     STRAGGLER,
 )
-from nsyspipe.comparison.gate import REGRESSION, GateSettings
+from nsyspipe.comparison.gate import ANY_CHANGE, REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.side import Side, run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
@@ -85,6 +85,8 @@ _MIN_WIDTH_FOR_WORDS = 79
 _MIN_WIDTH_FOR_INTERVAL = 95
 # What `why` of a metric says if its mean and its median changed in opposite directions.
 _OPPOSED = "differ in sign"
+# What `why` of a metric says if the runs do not do the same work.
+_NOT_COMPARABLE = "not comparable"
 # A change by so many percent only says that the baseline is next to nothing: the unit says more.
 _MAX_SHOWN_PERCENT = 10_000
 # Of the step time: where a smaller change comes from matters to nobody.
@@ -207,16 +209,19 @@ def doubt_blocks(difference: RunDifference) -> Iterator[Block]:
 
 
 def _doubt(row: Mapping[str, Any], *, is_forced: bool) -> Trouble:
-    """Return a check of the comparison as a warning, with the option that overrides the check."""
-    severity = "not comparable" if row["blocks"] else "warning"
+    """Return a check of the comparison as a problem, which has no place and no fix.
+
+    If the runs do other work, the message names the option that compares them anyway.
+    """
+    severity = _NOT_COMPARABLE if row["blocks"] else "warning"
     message = row["message"]
-    needs_force = row["check"] == OTHER_WORK and not is_forced
-    if needs_force:
+    can_be_forced = row["check"] == OTHER_WORK and not is_forced
+    if can_be_forced:
         message += (
             ". Use --force if you know that the runs are comparable, for example eager and "
             "torch.compile."
         )
-    return severity, message, "", None
+    return Trouble(severity=severity, message=message, place="", fix=None)
 
 
 def gate_blocks(difference: RunDifference) -> Iterator[Sentence]:
@@ -290,7 +295,7 @@ def _times(suffix: str) -> list[Field]:
     return fields
 
 
-# Places of metrics in their table.
+# Groups of metrics, in the order of their table.
 _JUDGED = 0
 _SHOWN = 1
 _HIDDEN = 2
@@ -303,24 +308,21 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     that certainly changed much. The terminal shows these. All other metrics come last.
     """
     rows = difference.metrics.to_pylist()
-    step_ns = 0
-    for row in rows:
-        if row["metric"] == DEFAULT_METRIC:
-            step_ns = row["baseline"] or 0
-            break
-    large_change_ns = _MIN_SHARE_SHOWN_ALWAYS * step_ns
+    row_of_metric = {row["metric"]: row for row in rows}
+    step_time_before_ns = row_of_metric[DEFAULT_METRIC]["baseline"] or 0
+    large_change_ns = _MIN_SHARE_SHOWN_ALWAYS * step_time_before_ns
     is_capture = difference.has_capture_without_steps
 
-    def place(row: Mapping[str, Any]) -> int:
+    def group_number(row: Mapping[str, Any]) -> int:
         if row["metric"] in difference.judged:
             return _JUDGED
         if _is_main(row, is_capture=is_capture) or _is_large_change(row, large_change_ns):
             return _SHOWN
         return _HIDDEN
 
-    # The sort is stable, so metrics of one place keep their order.
-    rows.sort(key=place)
-    n_shown = sum(place(row) != _HIDDEN for row in rows)
+    # The sort is stable, so metrics of one group keep their order.
+    rows.sort(key=group_number)
+    n_shown = sum(group_number(row) != _HIDDEN for row in rows)
     return rows, n_shown
 
 
@@ -373,8 +375,9 @@ def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
 def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -> Field:
     """Return the column of names.
 
-    If a metric of the table is a mean, each name says which statistic the metric is. `statistics`
-    are those of the table, with None for a metric without one.
+    `statistics` are the statistics of the metrics in the table. If one of them is the mean, each
+    name says which statistic the metric is. A metric without values has None for a statistic. If a
+    side is a capture without steps, all metrics have None.
     """
     suffix_of_statistic = {}
     if MEAN in statistics:
@@ -387,20 +390,25 @@ def _metric_name_field(difference: RunDifference, statistics: set[str | None]) -
         contradiction = contradiction_of_metric.get(metric, "")
         return f"{metric_label(metric)}{suffix}{contradiction}"
 
-    heading = "of the capture" if statistics == {None} else "rank with the\nlargest value"
+    has_no_steps = statistics == {None}
+    heading = "of the capture" if has_no_steps else "rank with the\nlargest value"
     return Field(heading, cell, "word")
 
 
 def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
-    """Return the columns of both sides, with the statistic in their headings."""
+    """Return the columns of both sides, with the statistic in their headings.
+
+    `statistics` are the statistics of the metrics in the table. A metric without values has None,
+    and all metrics of a capture without steps have None.
+    """
     if statistics == {None}:
         second_line = ""
-    elif MEAN not in statistics:
-        second_line = "\nmedian"
     elif statistics == {MEAN}:
         second_line = "\nmean"
-    else:
+    elif MEAN in statistics:
         second_line = "\nmean or median"
+    else:
+        second_line = "\nmedian"
     fields = []
     for side in SIDES:
         heading = f"{side}{second_line}"
@@ -521,26 +529,32 @@ def _fact_delta_cell(row: Mapping[str, Any]) -> str:
 def shown_changes(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the rows of the table of what else changed, one for each argument of a command.
 
-    What both sides hide has no row, because nothing is known of it.
+    A fact that both sides hide has no row, because nobody can tell whether it changed.
     """
     rows = []
     for change in difference.changes.to_pylist():
-        is_hidden = change["what"].endswith(MAY_HAVE)
-        if not is_hidden:
+        if not _is_hidden(change):
             rows += _rows_of_change(change)
     return rows
 
 
+def _is_hidden(row: Mapping[str, Any]) -> bool:
+    """Tell whether both sides hide the value of a fact. Its name then says that it may differ."""
+    name = str(row["what"])
+    return name.endswith(MAY_HAVE)
+
+
 def _rows_of_change(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that a change is shown as: for commands, each argument that differs."""
+    """Return the rows that show a change: for a command, a row for each argument that differs."""
     baseline = row["baseline"]
     candidate = row["candidate"]
-    is_recorded = baseline is not None and candidate is not None
-    if row["what"] not in COMMANDS or not is_recorded:
+    if row["what"] not in COMMANDS or baseline is None or candidate is None:
         return [row]
     arguments = changed_arguments(baseline, candidate)
-    rows = [_argument_row(row, argument) for argument in arguments]
-    return rows or [row]
+    if not arguments:
+        # Only the order of the arguments differs.
+        return [row]
+    return [_argument_row(row, argument) for argument in arguments]
 
 
 def _argument_row(row: dict[str, Any], argument: ChangedArgument) -> dict[str, Any]:
@@ -569,17 +583,19 @@ def hidden_facts(difference: RunDifference) -> list[str]:
     Of commands, these are arguments.
     """
     rows = difference.changes.to_pylist()
-    return [_hidden_fact(row) for row in rows if row["what"].endswith(MAY_HAVE)]
+    return [_hidden_fact(row) for row in rows if _is_hidden(row)]
 
 
 def _hidden_fact(row: Mapping[str, Any]) -> str:
-    """Return the name of a hidden fact. Of a command, return which arguments are hidden."""
-    what = cast("str", row["what"].removesuffix(MAY_HAVE))
-    if what not in COMMANDS:
-        return what
-    arguments = hidden_arguments(row["baseline"], HIDDEN)
+    """Return the name of a hidden fact. For a command, name the arguments that are hidden."""
+    name = cast("str", row["what"].removesuffix(MAY_HAVE))
+    if name not in COMMANDS:
+        return name
+    # Both sides have the same text, with HIDDEN in place of each hidden value.
+    command = row["baseline"]
+    arguments = hidden_arguments(command, HIDDEN)
     names = [*map(_argument_text, arguments)]
-    return f"{listed(names)} of the {what}"
+    return f"{listed(names)} of the {name}"
 
 
 def facts_text(difference: RunDifference) -> str:
@@ -631,13 +647,20 @@ def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
 
 
 def not_compared(difference: RunDifference) -> list[NotCompared]:
-    """Return which facts are not compared, and why: not recorded, known for one side, or hidden."""
+    """Return which facts are not compared, and why.
+
+    The order is: facts that a side did not record, facts that both sides hide, facts that a side
+    lacks for another known reason, and times of communication that only one side has.
+    """
     rows = difference.facts.to_pylist()
-    with_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
-    without_reason = [row for row in rows if not _has_reason(row)]
-    missing = [*_not_recorded(without_reason), *_hidden(difference), *with_reason]
-    missing += _one_sided_figures(difference)
-    return missing
+    facts_with_known_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
+    rows_without_known_reason = [row for row in rows if not _has_reason(row)]
+    return [
+        *_not_recorded(rows_without_known_reason),
+        *_hidden(difference),
+        *facts_with_known_reason,
+        *_one_sided_figures(difference),
+    ]
 
 
 def _not_recorded(rows: Sequence[Mapping[str, Any]]) -> Iterator[NotCompared]:
@@ -724,7 +747,10 @@ _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "
 
 
 def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the facts that a recording would bring. Those from the log of NCCL come last."""
+    """Return the facts of rows that the same fix would record, one text per fact.
+
+    The facts that only the log of NCCL has come last. They share a text.
+    """
     facts = []
     facts_of_log = []
     for row in rows:
@@ -745,23 +771,23 @@ def _has_reason(row: Mapping[str, Any]) -> bool:
 
 
 def _fact_with_reasons(row: Mapping[str, Any]) -> NotCompared:
-    """Return a fact with the reason of each side that lacks it.
+    """Return a fact with the reason of each side that lacks the fact.
 
-    If the reason of a side is not known, it is what would record the fact.
+    A side without a known reason gets a text that says what would record the fact.
     """
     recorded_on = row["recorded_on"]
-    needs = f"not recorded, needs {row['recorded_by']}"
-    sides_without = [side for side in SIDES if side != recorded_on]
-    reason_of_side = {side: row[f"{side}_why"] or needs for side in sides_without}
-    reasons_by_side = ", ".join(f"{side}: {reason}" for side, reason in reason_of_side.items())
+    default_reason = f"not recorded, needs {row['recorded_by']}"
+    sides_without_fact = [side for side in SIDES if side != recorded_on]
+    reason_of_side = {side: row[f"{side}_why"] or default_reason for side in sides_without_fact}
+    sides_and_reasons = ", ".join(f"{side}: {reason}" for side, reason in reason_of_side.items())
     distinct_reasons = set(reason_of_side.values())
     if recorded_on != NEITHER_SIDE:
-        explanation = f"only known for the {recorded_on}. Not known for the {reasons_by_side}"
+        explanation = f"only known for the {recorded_on}. Not known for the {sides_and_reasons}"
     elif len(distinct_reasons) == 1:
         (common_reason,) = distinct_reasons
         explanation = f"both sides: {common_reason}"
     else:
-        explanation = reasons_by_side
+        explanation = sides_and_reasons
     return NotCompared(_fact_of_one_side(row), explanation)
 
 
@@ -777,7 +803,11 @@ def _same_fact(row: Mapping[str, Any]) -> str:
 
 
 def _fact_of_one_side(row: Mapping[str, Any]) -> str:
-    """Return a fact that is not compared, with its value on the side that has it."""
+    """Return a fact that is not compared, with its value on the side that has it.
+
+    A number has words that say what it counts. A value in words has the name of the fact in front,
+    and a fact without a value is its name.
+    """
     if _is_no_straggler(row):
         return f"no {STRAGGLER}"
     if row["value"] is not None:
@@ -794,8 +824,9 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
 def percent_change(row: Mapping[str, Any]) -> str:
     """Return the relative difference with its sign, ``+3.2%``.
 
-    A dash for ratios, whose differences are percentage points, and for a baseline near zero. The
-    percentage has as many decimals as distinguish it from the minimum effect.
+    A ratio has a dash, because its differences are percentage points. So has a percentage from
+    `_MAX_SHOWN_PERCENT` on, because its baseline is near zero. There are as many decimals as
+    distinguish the percentage from the minimum effect.
     """
     percent = row["delta_pct"]
     is_ratio = row["unit"] == "ratio"
@@ -807,21 +838,24 @@ def percent_change(row: Mapping[str, Any]) -> str:
 
 def change_text(row: Mapping[str, Any]) -> str:
     """Return both values and the difference, in its unit and in percent if that is meaningful."""
-    change = _metric(row, "delta", delta_text)
+    absolute_change = _metric(row, "delta", delta_text)
     relative_change = percent_change(row)
-    if relative_change != absent:
-        # Of a change of 0, the percentage says all.
-        is_zero = row["delta"] == 0
-        change = relative_change if is_zero else f"{change}, {relative_change}"
+    if relative_change == absent:
+        change = absolute_change
+    elif row["delta"] == 0:
+        # No change in percent is no change in any unit.
+        change = relative_change
+    else:
+        change = f"{absolute_change}, {relative_change}"
     before, after = (_metric(row, side, value_text) for side in SIDES)
-    before_text = _without_unit_of(before, after)
+    before_text = _without_shared_unit(before, followed_by=after)
     return f"{before_text} -> {after} ({change})"
 
 
-def _without_unit_of(text: str, following: str) -> str:
+def _without_shared_unit(quantity: str, *, followed_by: str) -> str:
     """Return a quantity without its unit, if the quantity that follows has the same unit."""
-    _, _, unit = following.partition(" ")
-    return text.removesuffix(f" {unit}") if unit else text
+    _, _, unit = followed_by.partition(" ")
+    return quantity.removesuffix(f" {unit}") if unit else quantity
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
@@ -833,19 +867,23 @@ def interval_text(row: Mapping[str, Any]) -> str:
         return absent
     low = _metric(row, "ci_low", delta_text)
     high = _metric(row, "ci_high", delta_text)
-    return f"{_without_unit_of(low, high)} to {high}"
+    return f"{_without_shared_unit(low, followed_by=high)} to {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
-    """Return the interval. The unit is left out if the cell of the difference has the same unit."""
+    """Return the interval for a cell next to the cell of the difference.
+
+    The unit is left out if the difference and both ends of the interval have the same unit.
+    """
     text = interval_text(row)
-    units_of_cells = set()
+    distinct_units = set()
     for name in ("delta", "ci_low", "ci_high"):
-        _, _, unit = _metric(row, name, delta_text).partition(" ")
-        units_of_cells.add(unit)
-    if len(units_of_cells) > 1:
+        quantity = _metric(row, name, delta_text)
+        _, _, unit = quantity.partition(" ")
+        distinct_units.add(unit)
+    if len(distinct_units) > 1:
         return text
-    (common_unit,) = units_of_cells
+    (common_unit,) = distinct_units
     return text.removesuffix(f" {common_unit}")
 
 
@@ -859,10 +897,11 @@ def verdict_text(difference: RunDifference) -> str:
     other_verdicts = [
         f"{metric_label(row['metric'])}: {verdict_word(row['verdict'])}" for row in other_rows
     ]
-    host = _host_text(difference)
+    # Sentences about the CPU, with a space at their end, or nothing.
+    cpu_times = _host_text(difference)
     verdict = verdict_word(difference.verdict).capitalize()
     decision = _decision_text(deciding, difference.fail_on)
-    sentences = [f"{host}{verdict}: {decision}"]
+    sentences = [f"{cpu_times}{verdict}: {decision}"]
     if other_verdicts:
         sentences.append(f"Other judged metrics: {', '.join(other_verdicts)}")
     if difference.rules.is_forced and not difference.is_comparable:
@@ -874,14 +913,14 @@ def verdict_text(difference: RunDifference) -> str:
 def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
     """Return the judged metric that the verdict of the difference is taken from.
 
-    That is the first metric with this verdict. A metric of which neither direction is better
-    decides only if all judged metrics are such. If no metric has the verdict, return the first
-    metric that changed, or the first of all.
+    That is the first metric with this verdict. Metrics with a better direction are searched, or all
+    judged metrics if none has one. If no metric is found, return the first judged metric that
+    changed, or the first judged metric if none changed.
     """
     rows = difference.judged_rows
     with_better_direction = [row for row in rows if row["better"] != NEITHER]
-    candidates = with_better_direction or rows
-    for row in candidates:
+    searched_rows = with_better_direction or rows
+    for row in searched_rows:
         if row["verdict"] == difference.verdict:
             return row
     changed = [row for row in rows if row["verdict"] != NO_CHANGE]
@@ -889,7 +928,10 @@ def _deciding_row(difference: RunDifference) -> Mapping[str, Any]:
 
 
 def _host_text(difference: RunDifference) -> str:
-    """Return the CPU time per step of both sides; empty if a side has no CPU steps."""
+    """Return the CPU time per step of both sides, with a space at the end.
+
+    Empty if a capture of a side has no steps on the CPU.
+    """
     before_ns = _host_step_ns(difference.baseline)
     after_ns = _host_step_ns(difference.candidate)
     if before_ns is None or after_ns is None:
@@ -903,18 +945,19 @@ def _host_text(difference: RunDifference) -> str:
 
 
 def _host_step_ns(side: Side) -> float | None:
-    """Return the CPU time of a step: per capture of the slowest process, then the median.
+    """Return the CPU time of a step of a side. None if a capture has no steps on the CPU.
 
-    The time of a process is the median over its steps. None if a capture has no steps on the CPU.
+    The time of a process is the median over its steps. The time of a capture is that of its slowest
+    process, and the time of the side is the median over its captures.
     """
-    slowest_of_captures_ns = []
+    times_of_captures_ns = []
     for run in side.runs:
         processes = host_figures(run.host_steps())
-        medians_ns = [process.median_ns or 0 for process in processes]
-        slowest_of_captures_ns.append(max(medians_ns, default=0))
-    # 0 stands for a capture without steps.
-    are_all_known = all(slowest_of_captures_ns)
-    return statistics.median(slowest_of_captures_ns) if are_all_known else None
+        times_of_processes_ns = [process.median_ns for process in processes if process.median_ns]
+        if not times_of_processes_ns:
+            return None
+        times_of_captures_ns.append(max(times_of_processes_ns))
+    return statistics.median(times_of_captures_ns)
 
 
 def _decision_text(row: Mapping[str, Any], fail_on: str | None) -> str:
@@ -925,25 +968,28 @@ def _decision_text(row: Mapping[str, Any], fail_on: str | None) -> str:
     name = metric_label(row["metric"])
     if row["baseline"] is None or row["candidate"] is None:
         return f"{name} is not available. Reason: {_reason(row)}"
-    parts = [row["statistic"], name, change_text(row)]
-    text = " ".join(filter(None, parts))
+    statistic = row["statistic"]
+    # A capture without steps has no statistic.
+    full_name = f"{statistic} {name}" if statistic else name
+    change = f"{full_name} {change_text(row)}"
     if row["ci_low"] is None:
-        return f"{text}. Reason: {_reason(row)}"
+        return f"{change}. Reason: {_reason(row)}"
     level = sure_text(row["confidence"])
-    text = f"{text}, {level} CI"
+    change_and_level = f"{change}, {level} CI"
     if row["verdict"] == INCONCLUSIVE:
-        return f"{text} {_inconclusive_text(row, fail_on)}"
-    text = f"{text} {interval_text(row)}"
+        return f"{change_and_level} {_inconclusive_text(row, fail_on)}"
+    change_and_interval = f"{change_and_level} {interval_text(row)}"
     has_change = row["verdict"] != NO_CHANGE
     if has_change and row["better"] == NEITHER:
-        return f"{text}. Neither direction of {name} is better"
-    return text
+        return f"{change_and_interval}. Neither direction of {name} is better"
+    return change_and_interval
 
 
 def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
     """Return the interval of an inconclusive metric, why it decides nothing, and what would.
 
-    If a gate passes anyway, the last sentence says so.
+    `fail_on` is the verdict on which a gate fails, if there is a gate. A gate on regressions passes
+    if the interval excludes a regression. The last sentence then says so.
     """
     relative = _relative_interval(row)
     if relative is None:
@@ -952,11 +998,12 @@ def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
     else:
         min_effect = relative.min_effect
         sentences = [f"{relative.interval} (minimum effect {min_effect})"]
-    has_gate = fail_on == REGRESSION
-    if has_gate and row["no_regression"]:
+    has_regression_gate = fail_on == REGRESSION
+    is_regression_excluded = row["no_regression"]
+    if has_regression_gate and is_regression_excluded:
         hint = "A regression above the minimum effect is excluded, so the gate passes"
     else:
-        hint = settle_text(row, "gate" if has_gate else "settle")
+        hint = settle_text(row, has_regression_gate=has_regression_gate)
     if hint:
         sentences.append(upper_first(hint))
     return ". ".join(sentences)
@@ -965,14 +1012,15 @@ def _inconclusive_text(row: Mapping[str, Any], fail_on: str | None) -> str:
 def _reason(row: Mapping[str, Any]) -> str:
     """Return why a metric is not decided, with the option that would decide it."""
     why: str = row["why"] or "not decided"
-    if "not comparable" in why:
-        reason = why.replace("not comparable", "the runs are not comparable")
+    if _NOT_COMPARABLE in why:
+        reason = why.replace(_NOT_COMPARABLE, "the runs are not comparable")
         return f"{reason} (--force compares anyway)"
-    fix = _fix_of(row, why)
+    fix = _interval_fix(row, why)
     if fix is not None:
         return f"{why} ({fix})"
     if row["ci_low"] is None:
         return why
+    # Only metrics with steps have means besides their medians.
     has_means = row["baseline_mean"] is not None
     if has_means and _OPPOSED in why:
         return _opposed_reason(row)
@@ -982,8 +1030,11 @@ def _reason(row: Mapping[str, Any]) -> str:
     return f"the change may be {relative.interval} (minimum effect {relative.min_effect})"
 
 
-def _fix_of(row: Mapping[str, Any], why: str) -> str | None:
-    """Return what brings an interval for a metric that has none. None if that is not known."""
+def _interval_fix(row: Mapping[str, Any], why: str) -> str | None:
+    """Return what the user can do to get the interval that a metric lacks. None if not known.
+
+    `why` says what is missing, in the words of the comparison.
+    """
     if "without steps" in why:
         return "name the steps with --step REGEX"
     if LEFT_OUT in why:
@@ -1013,24 +1064,23 @@ class RelativeInterval(NamedTuple):
 
 
 def _relative_interval(row: Mapping[str, Any]) -> RelativeInterval | None:
-    """Return interval and minimum effect, if they explain why a metric is inconclusive. Else None.
+    """Return the interval and the minimum effect, if they explain why a metric is inconclusive.
 
-    They are in percent of the baseline. Those of ratios are in percentage points. If the baseline
-    is next to nothing, they are in the unit of the metric.
+    None if they do not. Both are in percent of the baseline, and for a ratio in percentage points.
+    If the baseline is so small that percentages would be huge, both are in the unit of the metric.
     """
     if not _is_explained_by_interval(row):
         return None
-    baseline = row["baseline"]
     low = row["ci_low"]
     high = row["ci_high"]
     min_effect = row["min_effect"]
     is_ratio = row["unit"] == "ratio"
+    whole = 1 if is_ratio else abs(row["baseline"])
     largest_change = max(abs(low), abs(high))
-    is_percent_too_large = 100 * largest_change >= _MAX_SHOWN_PERCENT * abs(baseline or 0)
-    if is_percent_too_large and not is_ratio:
+    is_percent_huge = 100 * largest_change >= _MAX_SHOWN_PERCENT * whole
+    if is_percent_huge and not is_ratio:
         effect_text = value_text(row["unit"], min_effect)
         return RelativeInterval(interval_text(row), effect_text)
-    whole = 1 if is_ratio else abs(baseline)
     unit = units.POINTS if is_ratio else "%"
     min_effect_pct = 100 * min_effect / whole
     # With as many decimals as distinguish the ends from the minimum effect.
@@ -1043,32 +1093,36 @@ def _relative_interval(row: Mapping[str, Any]) -> RelativeInterval | None:
 def _is_explained_by_interval(row: Mapping[str, Any]) -> bool:
     """Tell whether the interval and the minimum effect explain why a metric is inconclusive.
 
-    They do not if another reason is known, or if there is nothing that they are shares of.
+    They do not if the reason is another one, or if the metric has no baseline to take shares of. A
+    ratio needs no baseline, because its changes are in percentage points.
     """
     why = row["why"] or ""
-    is_opposed = _OPPOSED in why
-    if is_opposed or row["min_effect"] is None or "not comparable" in why:
+    has_other_reason = _OPPOSED in why or _NOT_COMPARABLE in why
+    if has_other_reason or row["min_effect"] is None:
         return False
     has_baseline = bool(row["baseline"])
-    return has_baseline or row["unit"] == "ratio"
+    is_ratio = row["unit"] == "ratio"
+    return has_baseline or is_ratio
 
 
-def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
-    """Return how many steps or captures would settle an inconclusive metric, or the gate.
+def settle_text(row: Mapping[str, Any], *, has_regression_gate: bool = False) -> str:
+    """Return how many steps or captures would settle an inconclusive metric.
 
-    `what` is ``settle`` for the metric, or ``gate``. Empty if the numbers are not known.
+    With a gate on regressions, these are the numbers that would settle the gate. Without one, a
+    change that no number of steps would settle has a text that says so. Empty if nothing is known.
     """
-    counts = [row[f"n_{side}"] or 0 for side in SIDES]
-    aim = "settle it" if what == "settle" else "settle the gate"
-    n_steps = row[f"{what}_steps"]
-    n_captures = row[f"{what}_captures"]
-    hint = settling_text(n_steps, n_captures, counts, aim)
+    n_steps_of_sides = [row[f"n_{side}"] or 0 for side in SIDES]
+    if has_regression_gate:
+        return settling_text(
+            row["gate_steps"], row["gate_captures"], n_steps_of_sides, aim="settle the gate"
+        )
+    hint = settling_text(row["settle_steps"], row["settle_captures"], n_steps_of_sides)
     if hint:
         return hint
     why = row["why"] or ""
     # The interval includes the minimum effect, and no number of steps would change that.
     is_close_to_min_effect = row["ci_low"] is not None and "interval" in why
-    if what == "settle" and is_close_to_min_effect:
+    if is_close_to_min_effect:
         return "the change is so close to the minimum effect that more steps would not settle it"
     return ""
 
@@ -1077,14 +1131,13 @@ def notes(difference: RunDifference) -> list[str]:
     """Return how to read the metrics: the method, what intervals leave out, and the thresholds."""
     texts = _notes_about_steps(difference)
     rows = difference.metrics.to_pylist()
-    # All intervals have the same method.
-    methods = [row["method"] for row in rows if row["ci_low"] is not None]
-    if methods and methods[0]:
-        method = methods[0]
+    # All intervals have the same method, so the first one is enough.
+    method = next((row["method"] for row in rows if row["ci_low"] is not None), None)
+    if method:
         min_effect = percent_text(difference.rules.min_effect)
         texts.append(f"Confidence intervals of the difference: {method}.")
         texts.append(f"Unchanged means that the whole confidence interval is within ±{min_effect}.")
-        texts += spread_text(difference, "LABEL=REPORTS")
+        texts += spread_text(difference, several="LABEL=REPORTS")
     overlap = _overlap_note(difference)
     if overlap is not None:
         texts.append(overlap)
@@ -1112,7 +1165,7 @@ def is_of_one_capture_each(difference: RunDifference) -> bool:
     return has_intervals and not difference.has_spread_between_captures
 
 
-def spread_text(difference: RunDifference, several: str) -> list[str]:
+def spread_text(difference: RunDifference, *, several: str) -> list[str]:
     """Return how to include the spread between captures, if each side is one capture.
 
     `several` is how the reader names several captures.
@@ -1125,16 +1178,18 @@ def spread_text(difference: RunDifference, several: str) -> list[str]:
 def _overlap_note(difference: RunDifference) -> str | None:
     """Return that compute got slower as more communication overlaps with it.
 
-    None if compute did not get slower, and if overlapped communication grew by less than compute.
+    None if compute did not get slower, or if overlapped communication grew by less than compute
+    did. Then the overlap cannot explain the slowdown.
     """
     row_of_metric = {row["metric"]: row for row in difference.metrics.to_pylist()}
     compute = row_of_metric["compute"]
     is_slower = compute["verdict"] == REGRESSION
     if not is_slower or difference.hidden_comm_ns is None:
         return None
-    # Hidden communication is what overlaps with compute.
+    # Hidden is another word for overlapped.
     before_ns, after_ns = difference.hidden_comm_ns
     increase_ns = after_ns - before_ns
+    # As much as compute grew, and never less than the minimum effect.
     min_increase_ns = max(compute["min_effect"], compute["delta"])
     if increase_ns < min_increase_ns:
         return None
@@ -1159,25 +1214,26 @@ def _has_slowdown_finding(side: Side) -> bool:
 
 
 def _contradictions(difference: RunDifference) -> dict[str, str]:
-    """Return a remark for each metric that changed in the other direction than the part of a step.
+    """Return a remark for each metric that changed in another direction than its part of the step.
 
-    A metric and a part may have the same name. The metric is of the rank with the largest value,
-    and the part is of the slowest rank. A change below 0.1 % of the step has no direction.
+    Each part of the step is also a metric of the same name. The metric uses the rank with the
+    largest value, and the part uses the slowest rank. A change of up to 0.1 % of the step has no
+    direction.
     """
     metrics = difference.metrics.to_pylist()
     delta_of_metric_ns = {row["metric"]: row["delta"] or 0 for row in metrics}
-    step_before_ns, *_ = difference.mean_step_time
-    min_delta_ns = _MIN_EXPLAINED_SHARE * (step_before_ns or 0)
+    step_before_ns = difference.mean_step_time.baseline_ns or 0
+    min_delta_ns = _MIN_EXPLAINED_SHARE * step_before_ns
     remarks = {}
     for row in difference.step_time_parts.to_pylist():
-        part = row["part"]
+        name = row["part"]
         part_delta_ns = row["delta_ns"] or 0
-        smaller_ns, larger_ns = sorted((part_delta_ns, delta_of_metric_ns[part]))
-        has_decrease = smaller_ns < -min_delta_ns
-        has_increase = larger_ns > min_delta_ns
-        if has_decrease and has_increase:
+        metric_delta_ns = delta_of_metric_ns[name]
+        have_directions = min(abs(part_delta_ns), abs(metric_delta_ns)) > min_delta_ns
+        are_opposed = (part_delta_ns > 0) != (metric_delta_ns > 0)
+        if have_directions and are_opposed:
             change = delta_text("ns", part_delta_ns)
-            remarks[part] = f" (on the slowest rank {change})"
+            remarks[name] = f" (on the slowest rank {change})"
     return remarks
 
 
@@ -1188,10 +1244,9 @@ def gate_text(gate: Gate) -> str:
     if gate.undecided:
         return _undecided_text(gate)
     names = listed(map(_judged, gate.judged))
-    first = gate.judged[0]
-    effect = units.decimals(first["min_effect_pct"])
-    verdict = gate.fail_on.removeprefix("any-")
-    return f"no {verdict} of {names} by {effect}% or more"
+    effect = units.decimals(gate.min_effect_pct)
+    excluded = "change" if gate.fail_on == ANY_CHANGE else "regression"
+    return f"no {excluded} of {names} by {effect}% or more"
 
 
 def _failed_text(row: Mapping[str, Any]) -> str:
@@ -1200,14 +1255,17 @@ def _failed_text(row: Mapping[str, Any]) -> str:
 
 
 def _undecided_text(gate: Gate) -> str:
-    """Return why each undecided metric is so, then what would decide it. Each hint stands once."""
-    aim = "gate" if gate.fail_on == REGRESSION else "settle"
+    """Return why the gate cannot decide on some metrics, then what would decide them.
+
+    A hint that several metrics have is there once.
+    """
+    has_regression_gate = gate.fail_on == REGRESSION
     reasons = []
     hints = []
     for row in gate.undecided:
         reason = _reason(row)
         reasons.append(f"{_judged(row)} is {row['verdict']}, because {reason}")
-        hint = settle_text(row, aim)
+        hint = settle_text(row, has_regression_gate=has_regression_gate)
         if hint and hint not in hints:
             hints.append(hint)
     return ". ".join([", ".join(reasons), *map(upper_first, hints)])
@@ -1221,22 +1279,25 @@ def _judged(row: Mapping[str, Any]) -> str:
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:
-    """Return the options of a gate, and, if a command has the gate, who set each option.
+    """Return the options of a gate: the verdict that fails, metrics, minimum effect, confidence.
 
-    The options are the verdict that fails, the metrics, the minimum effect and the confidence.
+    A gate of the command line also has who set each option. A gate of the Python API has no
+    `settings.fail_on`, and nobody knows who set its options.
     """
-    first = gate.judged[0]
-    names = ",".join(row["metric"] for row in gate.judged)
-    effect = units.decimals(first["min_effect_pct"])
+    names = ",".join(gate.metrics)
+    effect = units.decimals(gate.min_effect_pct)
+    # All judged metrics have the same confidence.
+    confidence = gate.judged[0]["confidence"]
     options = {
         "fail_on": f"--fail-on {gate.fail_on}",
         "metrics": f"--metric {names}",
         "min_effect": f"--min-effect {effect}%",
-        "confidence": f"--confidence {first['confidence']:g}",
+        "confidence": f"--confidence {confidence:g}",
     }
+    is_of_command_line = bool(settings.fail_on)
     texts = []
     for name, option in options.items():
-        source = f" ({settings.source(name)})" if settings.fail_on else ""
+        source = f" ({settings.source(name)})" if is_of_command_line else ""
         texts.append(f"{option}{source}")
     rule = ", ".join(texts)
     return f"Rule of the gate: {rule}."
@@ -1255,66 +1316,79 @@ def cause_text(cause: Cause) -> str:
         if not cause.is_link_compared:
             remark = "The interconnect may be the cause, but was not recorded for both sides."
             sentences.append(remark)
-    # Gradient copies that only one side has, with the change of the time of exposed copies.
-    for change_of_copies, exposed_delta_ns in cause.beside:
-        copies = _values_text(change_of_copies)
-        exposed = f"exposed copies {_short_delta(exposed_delta_ns)}"
-        has_fewer = _is_fewer(change_of_copies)
-        setting = "With" if has_fewer else "Without"
-        copied = "no such copies" if has_fewer else "such copies"
-        sentences.append(f"Also changed: {copies} ({exposed}).")
-        sentences.append(f"{setting} gradient_as_bucket_view=True, DDP makes {copied}.")
+    for gradient_copies, exposed_copies_delta_ns in cause.beside:
+        sentences.append(_gradient_copies_text(gradient_copies, exposed_copies_delta_ns))
     return " ".join(sentences)
 
 
-def _is_fewer(change: Change) -> bool:
-    """Tell whether the candidate has less of what changed, as a number."""
+def _gradient_copies_text(gradient_copies: Change, exposed_copies_delta_ns: float) -> str:
+    """Return how the number of gradient copies changed, and the setting of DDP that does this.
+
+    With ``gradient_as_bucket_view=True``, DDP does not copy gradients.
+    """
+    copies = _values_text(gradient_copies)
+    exposed = f"exposed copies {_short_delta(exposed_copies_delta_ns)}"
+    is_decrease = _is_decrease(gradient_copies)
+    setting = "With" if is_decrease else "Without"
+    copied = "no such copies" if is_decrease else "such copies"
+    remark = f"{setting} gradient_as_bucket_view=True, DDP makes {copied}."
+    return f"Also changed: {copies} ({exposed}). {remark}"
+
+
+def _is_decrease(change: Change) -> bool:
+    """Tell whether both sides have a number, and the number of the candidate is smaller."""
     before = change.baseline
     after = change.candidate
-    are_numbers = isinstance(before, int | float) and isinstance(after, int | float)
-    return are_numbers and float(after or 0) < float(before or 0)
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return False
+    return after < before
 
 
 def _values_text(change: Change) -> str:
     """Return a changed fact with its name in tables, and both values."""
-    what, *_ = change
     before, after = _sides_texts(change)
-    return f"{what} {before} -> {after}"
+    return f"{change.what} {before} -> {after}"
 
 
 def _possible_causes_text(cause: Cause) -> str:
+    """Return the changed facts that may be the cause.
+
+    If they are all about one matter, such as the number and size of collectives, they are the
+    likely cause. If they are about several matters, nobody knows which of them it is.
+    """
     texts = [_changed_fact_text(change) for change in cause.facts]
     facts = listed(texts, _MAX_FACTS_IN_SENTENCE)
-    if cause.n_matters <= 1:
-        return f"Likely cause: {facts}."
-    return f"Possible causes: {facts}. The data do not show which of them it is."
+    has_several_matters = cause.n_matters > 1
+    if has_several_matters:
+        return f"Possible causes: {facts}. The data do not show which of them it is."
+    return f"Likely cause: {facts}."
 
 
 def _changed_fact_text(change: Change) -> str:
     """Return a changed fact with both values.
 
-    Of a command, return the names of the arguments that differ. Values that are too long for a
-    sentence are left out.
+    For a command, return the names of the arguments that differ instead. Values that are too long
+    for a sentence are left out.
     """
-    what, *_ = change
     before, after = _sides_texts(change)
-    if what in COMMANDS:
+    if change.what in COMMANDS:
         arguments = changed_arguments(before, after)
+        # Words that belong to no option have an empty name.
         names = [argument.name or "others" for argument in arguments]
         if names:
             return f"arguments of the command ({listed(names, _MAX_FACTS_IN_SENTENCE)})"
-    name = shown_name(what)
-    longest = max(len(before), len(after))
-    if longest > _MAX_FACT_CHARS:
+    name = shown_name(change.what)
+    n_chars_of_longer_value = max(len(before), len(after))
+    if n_chars_of_longer_value > _MAX_FACT_CHARS:
         return f"another {name}"
     return f"{name} {before} -> {after}"
 
 
 def _sides_texts(change: Change) -> list[str]:
     """Return the values of a changed fact on both sides."""
-    _, unit, before, after = change
-    before_text = _side_text(unit, before)
-    return [before_text, _side_text(unit, after)]
+    before_text = _side_text(change.unit, change.baseline)
+    after_text = _side_text(change.unit, change.candidate)
+    return [before_text, after_text]
 
 
 def _short_delta(ns: float) -> str:
@@ -1352,12 +1426,14 @@ def _judgement_document(difference: RunDifference) -> dict[str, Any]:
     """Return the verdict, and what it rests on."""
     rules = difference.rules
     gate = difference.gate
+    # 100 * 0.07 is not exactly 7.
+    min_effect_pct = round(100 * rules.min_effect, 12)
     document = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "verdict": difference.verdict,
         "judged": list(difference.judged),
-        "min_effect_pct": round(100 * rules.min_effect, 12),
+        "min_effect_pct": min_effect_pct,
         "statistic": difference.statistic,
         "evenness": _evenness_document(difference),
         "confidence": rules.confidence,
@@ -1395,12 +1471,16 @@ def _gate_document(gate: Gate) -> dict[str, Any]:
 
 
 def _changes_document(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return what else changed: numbers as numbers, all else in words."""
+    """Return what else changed, without the columns ``baseline_value`` and ``candidate_value``.
+
+    ``baseline`` and ``candidate`` have the numbers of these columns, or words if there are none.
+    """
     changes: list[dict[str, Any]] = difference.changes.to_pylist()
     for row in changes:
-        values = {side: row.pop(f"{side}_value") for side in SIDES}
-        if values["baseline"] is not None:
-            row.update(values)
+        number_of_side = {side: row.pop(f"{side}_value") for side in SIDES}
+        has_numbers = number_of_side["baseline"] is not None
+        if has_numbers:
+            row.update(number_of_side)
     return changes
 
 
@@ -1427,7 +1507,10 @@ def _identity_in(document: Mapping[str, Any]) -> str:
 
 
 def difference_formats(difference: RunDifference) -> dict[str, Format]:
-    """Return how a difference is written in each format, and how to identify one in a file."""
+    """Return how a difference is written in each format.
+
+    The formats also tell which difference a file is about, so that no other file is replaced.
+    """
     page = partial(lazily("html.difference_page", "difference_page"), difference)
     return formats_of(
         "diff",

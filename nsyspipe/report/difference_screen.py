@@ -79,22 +79,21 @@ def screen_blocks(difference: RunDifference) -> Iterator[Block]:
 def side_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield both sides and doubts about the comparison.
 
-    If both sides ran on the same hardware, it comes once.
+    Hardware that both sides share is not among the facts of a side. It follows the sides.
     """
-    baseline_and_candidate = (difference.baseline, difference.candidate)
-    sides = dict(zip(SIDES, baseline_and_candidate, strict=True))
-    hardware = {hardware_text(side.runs[0]) for side in sides.values()}
-    is_shared = len(hardware) == 1
-    for name, side in sides.items():
+    sides = (difference.baseline, difference.candidate)
+    distinct_hardware = {hardware_text(side.runs[0]) for side in sides}
+    is_shared = len(distinct_hardware) == 1
+    for name, side in zip(SIDES, sides, strict=True):
         run = side.runs[0]
         facts = [side.name]
         facts += [steps_text(run)] if is_shared else subject_facts(run)
         n_captures = len(side.runs)
         if n_captures > 1:
             facts.append(f"the first of {n_captures} captures")
-        yield Facts(facts, name, is_of_several=True)
+        yield Facts(facts, about=name, is_of_several=True)
     if is_shared:
-        yield Facts(sorted(hardware), "both", is_of_several=True)
+        yield Facts([*distinct_hardware], about="both", is_of_several=True)
     yield from full.doubt_blocks(difference)
 
 
@@ -127,20 +126,20 @@ def parts_or_metrics(difference: RunDifference) -> Block:
 
 
 def part_rows(difference: RunDifference) -> list[PartRow]:
-    """Return the parts of the step that changed visibly, then overlap and other judged metrics.
+    """Return the parts of the step that changed visibly, then the metrics that did.
 
-    A part that changed by less than a thousandth of the step is left out. Empty if no part is
-    known.
+    A part changed visibly if it changed by at least a thousandth of the step. The metrics are the
+    overlap and the judged ones. Empty if no part is known.
     """
-    step_before_ns, *_ = difference.mean_step_time
     parts = _known_parts(difference)
     if not parts:
         return []
-    min_ns = LITTLE_SHARE * (step_before_ns or 0.0)
-    changed_parts = [part for part in parts if abs(part["delta_ns"]) >= min_ns]
-    # The verdict has the step time already.
-    metrics_elsewhere = {"step_time", *(part["part"] for part in changed_parts)}
-    judged = [metric for metric in difference.judged if metric not in metrics_elsewhere]
+    step_before_ns = difference.mean_step_time.baseline_ns or 0.0
+    min_change_ns = LITTLE_SHARE * step_before_ns
+    changed_parts = [part for part in parts if abs(part["delta_ns"]) >= min_change_ns]
+    # The verdict has the step time, and the rows of the parts have the metrics of the same names.
+    metrics_shown_already = {"step_time", *(part["part"] for part in changed_parts)}
+    judged = [metric for metric in difference.judged if metric not in metrics_shown_already]
     row_of_metric = {row["metric"]: row for row in difference.metrics.to_pylist()}
     distinct_metrics = dict.fromkeys([_OVERLAP.name, *judged])
     rows = [row_of_metric[metric] for metric in distinct_metrics]
@@ -156,18 +155,24 @@ def _known_parts(difference: RunDifference) -> list[dict[str, Any]]:
 
 def _time_rows(parts: list[dict[str, Any]]) -> list[PartRow]:
     """Return the rows of parts of the step. All times have the decimals of the longest."""
+    n_parts = len(parts)
     largest_change_ns = max((abs(part["delta_ns"]) for part in parts), default=0.0)
-    times = []
-    for part in parts:
-        before_and_after = [ms_text(part[f"{side}_ns"]) for side in SIDES]
-        times += [*before_and_after, delta_text("ns", part["delta_ns"])]
-    texts = iter(f"{text} ms" for text in in_one_unit(times, "ms"))
+    times_before = [ms_text(part["baseline_ns"]) for part in parts]
+    times_after = [ms_text(part["candidate_ns"]) for part in parts]
+    changes = [delta_text("ns", part["delta_ns"]) for part in parts]
+    # All times before, then all times after, then all changes.
+    texts = in_one_unit([*times_before, *times_after, *changes], "ms")
     rows = []
-    for part in parts:
-        label = metric_label(part["part"])
-        bar = _bar(part["delta_ns"], largest_change_ns)
+    for number, part in enumerate(parts):
+        before = texts[number]
+        after = texts[n_parts + number]
+        change = texts[2 * n_parts + number]
         row = PartRow(
-            label, baseline=next(texts), candidate=next(texts), change=next(texts), bar=bar
+            name=metric_label(part["part"]),
+            baseline=f"{before} ms",
+            candidate=f"{after} ms",
+            change=f"{change} ms",
+            bar=_bar(part["delta_ns"], largest_change_ns),
         )
         rows.append(row)
     return rows
@@ -192,18 +197,20 @@ def _metric_row(row: Mapping[str, Any]) -> PartRow:
 def _is_changed(row: Mapping[str, Any]) -> bool:
     """Tell whether both sides have a metric, and it changed visibly.
 
-    The change counts as a share of the baseline, or as it is if the baseline is 0.
+    A visible change is at least `LITTLE_SHARE` of the baseline. If the baseline is 0, a visible
+    change is at least `LITTLE_SHARE` of one unit: of 1 ns, or of the ratio 1.
     """
     if row["delta"] is None:
         return False
-    whole = abs(row["baseline"]) if row["baseline"] else 1.0
-    min_change = LITTLE_SHARE * whole
-    return bool(abs(row["delta"]) >= min_change)
+    size_of_change = abs(row["delta"])
+    has_baseline = bool(row["baseline"])
+    min_change = LITTLE_SHARE * abs(row["baseline"]) if has_baseline else LITTLE_SHARE
+    return bool(size_of_change >= min_change)
 
 
 def _kernel_blocks(difference: RunDifference) -> Iterator[Block]:
     """Yield the kernels that explain a change of compute, if compute changed visibly."""
-    step_before_ns, *_ = difference.mean_step_time
+    step_before_ns = difference.mean_step_time.baseline_ns
     if not step_before_ns:
         return
     parts = difference.step_time_parts.to_pylist()
@@ -246,7 +253,7 @@ def _notes(difference: RunDifference) -> list[str]:
     texts = []
     if same and not changes:
         texts.append("No other difference was found in what both sides recorded (-v lists it).")
-    texts += full.spread_text(difference, "LABEL=REPORTS")
+    texts += full.spread_text(difference, several="LABEL=REPORTS")
     file = difference.settings.file
     if file:
         texts.append(f"Thresholds from {file}.")

@@ -152,7 +152,7 @@ def _rows(capabilities: Iterable[Capability]) -> list[list[Cell]]:
 
 
 def _facts_of_reports(examination: Examination, *, is_verbose: bool) -> list[str]:
-    """Return which reports or runs they are, and the versions of nsys and of their format."""
+    """Return the names of the runs or reports, and the versions of nsys and of the exports."""
     facts = []
     n_runs = len(examination.runs)
     if n_runs > 1:
@@ -249,7 +249,7 @@ def _captured_text(run: Mapping[str, Any]) -> str:
 
 def _unreadable_trouble(run: Unreadable) -> Trouble:
     message = f"{run.run_id}: {run.table} {run.message}"
-    return "error", message, "", run.fix
+    return Trouble(severity="error", message=message, place="", fix=run.fix)
 
 
 def _ranks_text(run: Mapping[str, Any]) -> str:
@@ -292,10 +292,12 @@ def reports_document(examination: Examination) -> dict[str, Any]:
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
     """Return how the answer is written in each format.
 
-    No file names the machine or the reports that it is about, so none has an identity.
+    A file says that it is from `doctor`, but not which machine or reports it is about. So no file
+    has an identity.
     """
     head = ["<!-- nsyspipe:doctor -->"]
     markdown = partial(as_markdown, blocks, head, "nsyspipe doctor REPORTS")
+    # The name and the content of the meta element.
     meta = ("nsyspipe-doctor", "")
     page = partial(blocks_page, blocks, "nsyspipe doctor", meta)
     return {
@@ -314,10 +316,10 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
     tasks_by_ability: dict[_Ability, list[str]] = {_CAN: [], _UNCLEAR: [], _CANNOT: []}
     for task, task_text in _TASKS.items():
         status_of_check = _statuses(checks, task)
+        # A capture is possible although these checks fail, with a restriction.
         restriction_of_check = _restrictions(status_of_check) if task == "capture" else {}
-        # A capture is still possible without what only restricts it.
-        needed_checks = status_of_check.keys() - restriction_of_check.keys()
-        ability = _ability({status_of_check[name] for name in needed_checks})
+        decisive_checks = status_of_check.keys() - restriction_of_check.keys()
+        ability = _ability({status_of_check[name] for name in decisive_checks})
         restrictions = "" if ability is _CANNOT else "".join(restriction_of_check.values())
         tasks_by_ability[ability].append(f"{task_text}{restrictions}")
     sentences = []
@@ -383,6 +385,11 @@ def _table(
     is_close: bool = False,
     has_all_columns: bool = False,
 ) -> Table:
+    """Return a table of statuses.
+
+    The columns have headings, unless the table is close to a heading above it. `name_width` is the
+    least width of the second column.
+    """
     min_width = 0 if has_all_columns else _MIN_WIDTH_FOR_ALL_COLUMNS
     status = Field("status", kind="word")
     what = Field("what", kind="word", least=name_width)

@@ -128,7 +128,7 @@ def write(
     target = Path(path_text)
     if not target.name:
         # The path is empty or a directory, so this always raises.
-        files.check_directory(path_text, "run.html")
+        files.check_place_for_file(path_text, "run.html")
     if isinstance(answer, Run):
         _write_run(answer, path_text, steps=steps, ranks=ranks, force=force)
     else:
@@ -146,10 +146,11 @@ def _write_other_answer(
     format_name = _format_name(target, answer_formats.formats, is_run=False)
     answer_format = answer_formats.formats[format_name]
     _check_trace_options(steps=steps, ranks=ranks)
-    files.check_directory(path_text, target.name)
+    files.check_place_for_file(path_text, target.name)
 
     def may_replace() -> bool:
-        return force or answer_format.identity_of(target) == answer_formats.identity
+        is_file_of_answer = answer_format.identity_of(target) == answer_formats.identity
+        return force or is_file_of_answer
 
     files.write_text(target, answer_format.text(), answer_formats.inputs, may_replace=may_replace)
 
@@ -157,21 +158,26 @@ def _write_other_answer(
 def _write_run(
     run: Run, path_text: str, *, steps: Steps | int, ranks: AskedRanks, force: bool
 ) -> None:
-    """Write a run. `steps` and `ranks` are refused unless the format is a trace."""
+    """Write a run.
+
+    `steps` and `ranks` are None unless the user gave them. They are refused for any format but a
+    trace.
+    """
     from nsyspipe.analysis.steps import check_steps
 
     target = Path(path_text)
     format_name = _format_name(target, FORMATS, is_run=True)
     if format_name != "perfetto":
         _check_trace_options(steps=steps, ranks=ranks)
-    files.check_directory(path_text, target.name)
+    files.check_place_for_file(path_text, target.name)
     run_format = FORMATS[format_name]
     chosen_steps = None if steps is None else check_steps(run.steps(), steps)
     # Formats other than a trace have no argument `ranks`.
     options = {} if ranks is None else {"ranks": run.chosen_ranks(ranks)}
 
     def may_replace() -> bool:
-        return force or run_format.identity_of(target) == run.header.run_id
+        is_file_of_run = run_format.identity_of(target) == run.header.run_id
+        return force or is_file_of_run
 
     with files.writing(target, run.inputs, may_replace=may_replace) as file:
         run_format.write(run, file, chosen_steps, on_progress=None, **options)
@@ -186,12 +192,11 @@ def _format_name(target: Path, formats: Iterable[str], *, is_run: bool) -> str:
     if chosen_name in formats:
         return chosen_name
     possible_suffixes = [suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name in formats]
-    # The file `.json` has a name, but no suffix. Its fix has another name.
+    # A path such as `.json` has a name but no suffix, so the fix needs another name.
     is_hidden_file = target.name.startswith(".")
     stem = target.with_name("run") if is_hidden_file else target.with_suffix("")
-    fix = f"{stem}.html"
-    if is_run and target.suffix == ".parquet":
-        fix = f"export.parquet(run, '{stem}/')"
+    is_for_store = is_run and target.suffix == ".parquet"
+    fix = f"export.parquet(run, '{stem}/')" if is_for_store else f"{stem}.html"
     problem = f"has the suffix {target.suffix!r}"
     raise OptionError(str(target), problem, found=", ".join(possible_suffixes), fix=fix)
 
@@ -343,12 +348,15 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         key: run.table(schema.name).to_pylist() for key, schema in DOCUMENTED.items()
     }
     if not run.has_peer_records:
+        # An empty table would mean that nothing was sent.
         tables["peers"] = None
     # The document leaves out what only the Python API has.
     tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()
     header = asdict(run.header)
     header["parallelism"] = parallelism(run.traffic())
     evenness = run.evenness()
+    evenness_document = None if evenness is None else asdict(evenness)
+    nccl_document = None if run.nccl is None else asdict(run.nccl)
     findings = [_documented_finding(row) for row in run.finding_rows]
     counters = counted_figures(run.counters(), run.steps(), run.collectives())
     answers = {
@@ -361,10 +369,10 @@ def document(run: Run | RunDifference | Scoreboard | WhatIf) -> dict[str, Any]:
         "run": header,
         "summary": _summary_document(run),
         **answers,
-        "evenness": evenness and asdict(evenness),
+        "evenness": evenness_document,
         **tables,
         "counters": counters,
-        "nccl": run.nccl and asdict(run.nccl),
+        "nccl": nccl_document,
         "findings": findings,
         "problems": run.problem_rows,
     }

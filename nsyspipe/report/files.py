@@ -86,24 +86,22 @@ def writing(
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
+    # `realpath`, because `Path.resolve` fails on a link to itself.
+    target = Path(os.path.realpath(path)) if is_named else path
     try:
-        if is_named:
-            # The target of a link is replaced, not the link. Path.resolve() fails on a link to
-            # itself.
-            path = Path(os.path.realpath(path))
-        with claimed_file(path.parent) as temporary:
+        with claimed_file(target.parent) as temporary:
             with temporary.open("wb") as file:
                 yield file
             make_readable(temporary)
-            temporary.replace(path)
+            temporary.replace(target)
     except OSError as error:
-        raise not_writable(path, error) from error
+        raise not_writable(target, error) from error
 
 
-def check_directory(path_text: str, example: str) -> None:
+def check_place_for_file(path_text: str, example: str) -> None:
     """Refuse a path at which no file can be made, before any work is done.
 
-    `example` is the name of a file, for the fix.
+    `example` is the name of a file that the fix proposes, if the path has no name of a file.
     """
     path = Path(path_text)
     if not path_text:

@@ -44,15 +44,26 @@ from nsyspipe.run.run import Run
 
 # A first word that is code keeps its first letter in a sentence.
 _CODE_WORD = re.compile(r"^\S*[_=()\d]")
-# Suffix of the name of a metric, and the function that writes its values. The first match counts.
-_WRITER_OF_SUFFIX = (
-    ("_bytes_per_s", bandwidth_text),
-    ("_ns", ms_text),
-    ("_bytes", bytes_text),
-    ("_share", percent_text),
-    ("_ratio", percent_text),
-    ("", count_text),
+
+
+class _UnitOfName(NamedTuple):
+    """A unit at the end of the name of a metric."""
+
+    # With an underscore in front. Empty for a count, which has no unit.
+    suffix: str
+    # Writes a value in the unit.
+    write: Callable[[float | None], str]
+
+
+# The first suffix that a name has counts.
+_UNITS_OF_NAMES = (
+    _UnitOfName("_bytes_per_s", bandwidth_text),
+    _UnitOfName("_ns", ms_text),
+    _UnitOfName("_bytes", bytes_text),
+    _UnitOfName("_share", percent_text),
+    _UnitOfName("_ratio", percent_text),
 )
+_COUNT = _UnitOfName("", count_text)
 # Words for entries of the evidence that are not metrics of a run, and for their parts.
 _LABELS = {
     "copies_beside_no_compute": "exposed gradient copies",
@@ -129,9 +140,9 @@ LITTLE_SHARE_OF_STEP = 0.02
 _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
-_PLACES = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+_PLACE_KEYS = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
 _LINE_KEYS = {
-    *_PLACES,
+    *_PLACE_KEYS,
     LET_GO_LINE,
     INNERMOST_LINE,
     LINE_UNKNOWN,
@@ -295,7 +306,7 @@ def _finding(row: Mapping[str, Any], summary: Mapping[str, Any], names: RankName
 
 def _with_lines_of_python(finding: Finding, evidence: Mapping[str, Any]) -> Finding:
     """Return a finding with the line of Python, and with how long Python's lock was waited for."""
-    is_line_known = any(key in evidence for key in _PLACES)
+    is_line_known = any(key in evidence for key in _PLACE_KEYS)
     lock_wait_share = evidence.get(LOCK_WAIT_SHARE, 0.0)
     return replace(
         finding,
@@ -334,13 +345,17 @@ def _estimate(
 ) -> Estimate:
     """Return what a simulation (a replay) of the advice of a finding gives.
 
-    The evidence may have the limit of all settings, or a saving under a condition. They are used in
-    this order, and then the expected saving of the row.
+    The saving is the limit of all settings if the evidence has it, or else the saving under a
+    condition if the evidence has it, or else the expected saving of the row.
     """
     limit_ns = evidence.get("replay_limit_ns_per_step")
-    conditional_ns = evidence.get("replay_conditional_ns_per_step", row["expected_ns_per_step"])
     is_limit = limit_ns is not None
-    saving_ns = limit_ns if is_limit else conditional_ns
+    if is_limit:
+        saving_ns = limit_ns
+    elif "replay_conditional_ns_per_step" in evidence:
+        saving_ns = evidence["replay_conditional_ns_per_step"]
+    else:
+        saving_ns = row["expected_ns_per_step"]
     likely_ns = evidence.get("replay_step_time_ns")
     low_ns = evidence.get("replay_step_time_low_ns")
     high_ns = evidence.get("replay_step_time_high_ns")
@@ -361,19 +376,23 @@ def _estimate(
 def _estimated_saving(
     saving_ns: float | None, mean_step_ns: float | None
 ) -> EstimatedSaving | None:
-    """Return a saving in words. None if it is not known. A saving that would be shown as 0 is 0."""
+    """Return a saving in words. None if it is not known.
+
+    A saving that is too small for its digits is 0, so that it has no sign.
+    """
     share = divided(saving_ns, mean_step_ns)
     if share is None or mean_step_ns is None:
         return None
-    if abs(share) < _MIN_ESTIMATED_SHARE:
-        share = 0.0
-    time = ms_text(share * mean_step_ns)
-    return EstimatedSaving(share=percent_text(share), time=time)
+    is_tiny = abs(share) < _MIN_ESTIMATED_SHARE
+    shown_share = 0.0 if is_tiny else share
+    time = ms_text(shown_share * mean_step_ns)
+    return EstimatedSaving(share=percent_text(shown_share), time=time)
 
 
 def _simulated_step(
     likely_ns: float | None, low_ns: float | None, high_ns: float | None
 ) -> SimulatedStep | None:
+    """Return the step time after a change with its range. None if a part of it is not known."""
     if likely_ns is None or low_ns is None or high_ns is None:
         return None
     return SimulatedStep(likely_ns, low_ns, high_ns)
@@ -383,36 +402,37 @@ def finding_lines(finding: Finding) -> Lines:
     """Return everything about a finding: what to do, why, and what the saving rests on."""
     bound = finding.bound
     estimate = finding.estimate
-    why = Line(f"{finding.title}.", "Why:")
-    how = Line(f"{finding.advice}.", "How:")
+    why = Line(f"{finding.title}.", label="Why:")
+    how = Line(f"{finding.advice}.", label="How:")
     lines = [why, how]
     if finding.line_of_python:
-        lines.append(Line(finding.line_of_python, "Line of Python:"))
+        lines.append(Line(finding.line_of_python, label="Line of Python:"))
     if finding.lock_wait:
-        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
+        lines.append(Line(finding.lock_wait, label="Python's lock (GIL):"))
     if bound.share:
         saving = f"at most {bound.saving} per step ({bound.share_text}){bound.assumed}."
-        lines.append(Line(saving, "Saves"))
+        lines.append(Line(saving, label="Saves"))
     if bound.parts:
-        parts = Line(f"{bound.parts}.", "Upper bound:")
+        parts = Line(f"{bound.parts}.", label="Upper bound:")
         lines.append(parts)
     if estimate.saving:
         lines.append(_estimate_line(finding))
     if estimate.refused:
-        refusal = Line(f"{estimate.refused}.", "No estimate:")
+        refusal = Line(f"{estimate.refused}.", label="No estimate:")
         lines.append(refusal)
     heading = f"{finding.action} [{finding.id}]"
     return Lines(heading, lines)
 
 
 def _estimate_line(finding: Finding) -> Line:
+    """Return the saving that a simulation estimates. A limit of all settings is named as such."""
     if finding.estimate.is_limit:
         limit = f"{finding.gain} with perfect overlap, which is a limit and not a setting."
-        return Line(limit, "Saves")
+        return Line(limit, label="Saves")
     noise = "" if finding.estimate.is_clear else ", within noise"
     assumption = f", {finding.assumes}" if finding.assumes else ""
     text = f"{finding.gain}{noise}{assumption}."
-    return Line(text, "Estimated saving:")
+    return Line(text, label="Estimated saving:")
 
 
 def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
@@ -422,20 +442,24 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
     """
     if finding_id not in NAMING_LINES:
         return ""
-    if not _PLACES & evidence.keys():
+    is_place_known = any(key in evidence for key in _PLACE_KEYS)
+    if not is_place_known:
         return _unknown_line_text(evidence)
     return " ".join(_place_sentences(evidence))
 
 
 def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
-    """Return why the line is not known, and where the thread let go of Python's lock."""
+    """Return why the line is not known, and where the thread released Python's lock.
+
+    Without a reason, lines were not recorded. Then return how to record them.
+    """
     reason = evidence.get(LINE_UNKNOWN)
     if not reason:
         return _RECORD_LINES
     text = f"not known, because {reason}."
-    let_go = evidence.get(LET_GO_LINE)
-    if let_go is not None:
-        place = _place_text(let_go)
+    line_of_release = evidence.get(LET_GO_LINE)
+    if line_of_release is not None:
+        place = _place_text(line_of_release)
         text += f" nsyspipe knows only where the main thread released the lock: {place}."
         text += f" {_RAN_BEFORE}"
     return text
@@ -444,36 +468,34 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
     """Yield where the main thread was: at a line, in a function, and in a call, if these are known.
 
-    Only the first sentence says when.
+    Only the first sentence says that it was while the GPU waited. The innermost line is only known
+    together with the line that calls it.
     """
-    beginning = "While the GPU waited, the"
     line = evidence.get(HOST_LINE)
-    if line is not None:
-        place = _place_text(line)
-        yield f"{beginning} main thread was at {place}, {_steps_text(line)}."
-        beginning = "The"
     innermost = evidence.get(INNERMOST_LINE)
+    function = evidence.get(HOST_FUNCTION)
+    call = evidence.get(HOST_CALL)
+    when = "While the GPU waited, the"
+    if line is not None:
+        yield f"{when} main thread was at {_place_text(line)}, {_steps_text(line)}."
     if innermost is not None:
         yield f"The code that this line calls was most often at {_place_text(innermost)}."
-    function = evidence.get(HOST_FUNCTION)
     if function is not None:
+        beginning = when if line is None else "The"
         place = _function_text(function)
         counts = f"{_samples_text(function)}, {_steps_text(function)}"
         yield f"{beginning} main thread was in {place}, {counts}."
-        beginning = "The"
-    call = evidence.get(HOST_CALL)
     if call is not None:
+        beginning = when if line is None and function is None else "The"
         place = _place_text(call)
         yield f"{beginning} main thread was in the call at {place}, {_steps_text(call)}."
 
 
 def _function_text(function: Mapping[str, Any]) -> str:
-    """Return a function with its lines. The samples may be in what it calls."""
+    """Return where samples were: in a function with its lines, or in code that it calls."""
     first = function["line"]
     last = function["last_line"]
-    lines = f"{first}"
-    if last != first:
-        lines += f"-{last}"
+    lines = f"{first}" if first == last else f"{first}-{last}"
     place = f"{function['file']}:{lines}"
     if function["function"] == _MODULE:
         return f"module-level code ({place}) or what it calls"
@@ -548,8 +570,8 @@ def evidence_rows(
 ) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each entry of the evidence of a finding.
 
-    A value may be split, for example by rank: then each part has its own row. Nulls are left out,
-    and so are values that are also there by rank.
+    A value may be split, for example by rank: then each part has its own row. Nulls are left out. A
+    value is left out as well if the evidence also has its split by rank.
     """
     for key, value in evidence.items():
         is_also_by_rank = f"{key}_by_rank" in evidence
@@ -574,7 +596,10 @@ def _evidence_row(key: str, value: object, names: RankNames) -> tuple[str, str]:
 
 
 def _metric_label(column: str) -> str:
-    """Return what a metric is called. Of a metric per step, the label says so once."""
+    """Return what a metric is called. The label of a metric per step ends in ``per step``.
+
+    The words are not added to a label that has them already.
+    """
     stem = column.removesuffix("_per_step")
     figure = FIGURES.get(column) or FIGURES.get(stem)
     label = figure.short if figure else _label_without_figure(stem)
@@ -585,40 +610,45 @@ def _metric_label(column: str) -> str:
 
 
 def _label_without_figure(stem: str) -> str:
-    """Return the label of an entry that is not a metric of a run, from its name without unit."""
-    suffix, _ = _writer_of(stem)
+    """Return the label of an entry that is not a metric of a run, from its name without unit.
+
+    The labels of `_LABELS` are also those of times, so a number of bytes is named as such.
+    """
+    suffix = _unit_of(stem).suffix
     name = stem.removesuffix(suffix).removeprefix("n_")
     label = _label(name)
-    is_size = suffix == "_bytes" and name in _LABELS
-    return f"bytes of {label}" if is_size else label
+    needs_bytes = suffix == "_bytes" and name in _LABELS
+    return f"bytes of {label}" if needs_bytes else label
 
 
-def _writer_of(stem: str) -> tuple[str, Callable[[float | None], str]]:
-    """Return the suffix of the name of a metric, and the function that writes its values."""
-    # A name may be a unit alone, such as ``ns``, and suffixes begin with an underscore.
+def _unit_of(stem: str) -> _UnitOfName:
+    """Return the unit at the end of the name of a metric. Without a unit, it is a count."""
+    # A name may be a unit alone, such as ``ns``. So it gets the underscore of a suffix.
     name = f"_{stem}"
-    for suffix, write in _WRITER_OF_SUFFIX[:-1]:
-        if name.endswith(suffix):
-            return suffix, write
-    # The last suffix is empty, and belongs to all other names.
-    return _WRITER_OF_SUFFIX[-1]
+    units = (unit for unit in _UNITS_OF_NAMES if name.endswith(unit.suffix))
+    return next(units, _COUNT)
 
 
 def _part_label(split_by: str, part: str, names: RankNames) -> str:
-    """Return which rank or other part of a split value it is, with a comma in front.
+    """Return the part that a split value is of, with a comma in front.
 
-    Empty for a value that is not split.
+    A value may be split by rank, by the parts of a bound (``part``), or by names such as those of
+    phases. Empty for a value that is not split.
     """
     if not part:
         return ""
     if split_by == "rank":
         return names.in_text(f", rank {part}")
-    label = _label(part) if split_by == "part" else part
+    is_part_of_bound = split_by == "part"
+    label = _label(part) if is_part_of_bound else part
     return f", {label}"
 
 
 def _value_text(column: str, value: object, names: RankNames) -> str:
-    """Return a value in words. The name of its column says the unit, and whether it is a rank."""
+    """Return a value in words.
+
+    The name of the column says in which unit the value is, and whether the value is a rank.
+    """
     stem = column.removesuffix("_per_step")
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -628,8 +658,7 @@ def _value_text(column: str, value: object, names: RankNames) -> str:
     if is_rank and isinstance(value, int):
         return names.name(value)
     if isinstance(value, int | float):
-        _, write = _writer_of(stem)
-        return write(value)
+        return _unit_of(stem).write(value)
     return str(value)
 
 
@@ -640,7 +669,8 @@ def _label(name: str) -> str:
 def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> str:
     """Return how the parts of a bound add up to the bound, the largest part first.
 
-    Empty if only one part is visible, except for bounds on late ranks.
+    The delays of late ranks, and the time above launching, have sentences of their own. Any other
+    bound with only one visible part has no text, unless it is on a late rank.
     """
     unsorted_parts_ns = evidence.get("saving_ns_per_step_by_part", {})
     largest_first = sorted(unsorted_parts_ns.items(), key=itemgetter(1), reverse=True)
@@ -649,11 +679,12 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
         return _delays_text(parts_ns, evidence, names)
     if parts_ns.keys() == {"above_launching"}:
         return "the step time minus the time that the fastest CPU takes to launch a step"
+    # Parts below 0 are subtracted.
     bound_ns = sum(parts_ns.values())
     min_visible_ns = _MIN_SHOWN_SHARE_OF_BOUND * bound_ns
     visible_ns = {name: ns for name, ns in parts_ns.items() if abs(ns) >= min_visible_ns}
-    is_of_late_rank = bool(evidence.get("lateness_ns_per_step"))
-    if len(visible_ns) <= 1 and not is_of_late_rank:
+    is_on_late_rank = bool(evidence.get("lateness_ns_per_step"))
+    if len(visible_ns) <= 1 and not is_on_late_rank:
         return ""
     place = _place_of_bound(parts_ns, evidence, names)
     return f"{place}{_sum_text(visible_ns, bound_ns, evidence)}"
@@ -662,11 +693,16 @@ def parts_text(evidence: Mapping[str, Any], names: RankNames = _BY_NUMBER) -> st
 def _place_of_bound(
     parts_ns: Mapping[str, float], evidence: Mapping[str, Any], names: RankNames
 ) -> str:
-    """Return on which rank the parts of a bound are, with a colon. Empty if on no single rank."""
-    is_of_late_rank = bool(evidence.get("lateness_ns_per_step"))
-    if is_of_late_rank and parts_ns.keys() <= _PARTS_OF_WHOLE_STEP:
-        return "in each step, on the rank with the shortest step without wait time: "
-    if is_of_late_rank:
+    """Return on which rank the parts of a bound are, with a colon.
+
+    The parts of a bound on a late rank are on another rank, which may differ from step to step.
+    Empty if the parts are on no single rank.
+    """
+    is_on_late_rank = bool(evidence.get("lateness_ns_per_step"))
+    if is_on_late_rank:
+        are_of_whole_step = parts_ns.keys() <= _PARTS_OF_WHOLE_STEP
+        if are_of_whole_step:
+            return "in each step, on the rank with the shortest step without wait time: "
         return "in each step, on the rank that computes least: "
     limit_rank = evidence.get("limit_rank")
     if limit_rank is None:
@@ -679,20 +715,20 @@ def _delays_text(
 ) -> str:
     """Return how the delays of several late ranks add up to a bound.
 
-    Besides the delays, `parts_ns` may have limits, which cut their sum. Empty if the bound is the
-    delay of a single rank.
+    The part ``delays`` is the sum of all delays. All other parts are limits: they are below 0, and
+    cut the sum of the delays to the bound. Empty if the bound is the delay of a single rank.
     """
     longest_ns = evidence.get("lateness_ns_per_step")
     if not longest_ns:
         return ""
     delays_ns = parts_ns["delays"]
     ratio_to_longest = delays_ns / longest_ns
-    # The sum of all delays looks the same as the longest delay.
-    is_of_single_rank = abs(ratio_to_longest - 1) < words.SEEN
-    if len(parts_ns) == 1 and is_of_single_rank:
+    # A single rank is late if the sum of all delays looks the same as the longest delay.
+    is_of_single_rank = abs(ratio_to_longest - 1) < words.MIN_VISIBLE_DIFFERENCE
+    limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
+    if is_of_single_rank and not limits:
         return ""
     text = "the sum of all delays of a step"
-    limits = [_limit_text(name, evidence) for name in parts_ns if name != "delays"]
     if limits:
         bound_ns = sum(parts_ns.values())
         cut = f"is {ms_text(delays_ns)}, cut to {ms_text(bound_ns)}"
@@ -725,7 +761,10 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
 
 
 def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
-    """Return what limits a bound, because no step can be shorter."""
+    """Return why a bound is cut to a limit: no step can be shorter than some time.
+
+    `part` is a name of `_LIMIT_PARTS`.
+    """
     if part == "left_for_compute":
         return "no step can be shorter than the compute of the rank that computes least"
     shortest = "no step can be shorter than the fastest CPU needs to launch it"

@@ -63,7 +63,11 @@ _UNKNOWN_COMM = {
 
 
 def headline_of(run: Run, step: StepTime | None) -> str:
-    """Return the step time, and how many steps it is a mean of. Otherwise, why there is none."""
+    """Return the mean step time, and how many steps it is a mean of.
+
+    Without training steps, return the length of the capture. If nothing was measured on a GPU, or
+    no step can be used, return why there is no step time.
+    """
     if run.is_capture and step is not None:
         return f"Capture of {ms_text(step.mean_ns)}, no training steps found"
     if not run.header.n_ranks:
@@ -101,32 +105,35 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield words.uneven_sentence(evenness)
 
 
-def trust_blocks(run: Run) -> Iterator[blocks.Block]:
-    """Yield warnings about the metrics, then problems above mere notes, the gravest first."""
-    rows: list[words.Trouble] = [("warning", text, "", None) for text in warnings_of(run)]
-    rows += _grave(run)[:_MAX_SHOWN_WARNINGS]
+def trust_blocks(run: Run) -> Iterator[blocks.Troubles]:
+    """Yield warnings about the metrics, then the first problems that are warnings or errors."""
+    rows = [
+        words.Trouble(severity="warning", message=text, place="", fix=None)
+        for text in warnings_of(run)
+    ]
+    rows += _warnings_and_errors(run)[:_MAX_SHOWN_WARNINGS]
     if rows:
         yield blocks.Troubles(rows)
 
 
-def _grave(run: Run) -> list[words.Trouble]:
-    """Return the problems that are warnings or errors."""
-    rows = words.troubles(run.problem_rows, 4)
-    return [
-        (severity, message, place, fix)
-        for severity, message, place, fix in rows
-        if severity != "info"
-    ]
+def _warnings_and_errors(run: Run) -> list[words.Trouble]:
+    """Return the problems that are warnings or errors, with few of their ranks or reports."""
+    problems = words.troubles(run.problem_rows, most_places=4)
+    return [problem for problem in problems if problem.severity != "info"]
 
 
 def step_blocks(run: Run, step: StepTime | None) -> Iterator[blocks.Block]:
-    """Yield where a step goes, as bars, with what overlaps and whether ranks differ."""
+    """Yield where a step goes, as bars, with what overlaps and whether ranks differ.
+
+    If the parts of the step are not known, yield why.
+    """
     if step is None:
         return
+    is_explained_above = _unknown_comm(run) is not None
     if step.parts:
         yield _step_bars(run, step)
-    elif _unknown_comm(run) is None:
-        # Otherwise, an error about communication says the same above, among the problems.
+    elif not is_explained_above:
+        # An error about communication would be among the problems above.
         yield blocks.Sentence(unknown_text(run), is_close=False)
 
 
@@ -146,6 +153,7 @@ def _step_bars(run: Run, step: StepTime) -> Bars:
 
 
 def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
+    """Return the bar of a part. `unseen` says why there may be more idle time, or is empty."""
     label = _part_label(part.figure, unseen)
     percent = short_percent(part.share)
     category = part.figure.category or ""
@@ -153,6 +161,7 @@ def _bar_row(part: StepPart, time: str, unseen: str) -> BarRow:
 
 
 def _step_caption(run: Run) -> str:
+    """Return what the bars are the parts of: the capture, or the steps of the slowest ranks."""
     whole = "the capture" if run.is_capture else "a step"
     if run.header.n_ranks == 1:
         whose = ""
@@ -164,6 +173,10 @@ def _step_caption(run: Run) -> str:
 
 
 def _part_label(part: Figure, unseen: str) -> str:
+    """Return the label of a part, beginning with a small letter.
+
+    If there may be more idle time (`unseen`), the label of idle time says that it is a lower bound.
+    """
     first_letter = part.label[:1].lower()
     text = f"{first_letter}{part.label[1:]}"
     is_lower_bound = part.name == "idle" and bool(unseen)
@@ -205,12 +218,15 @@ def ranks_without_kernels(run: Run) -> str:
     if not ranks:
         return ""
     noun = noun_for(len(ranks), "rank")
-    numbers = few(ranges(ranks), 3)
+    numbers = few(ranges(ranks), most=3)
     return f" of {noun} {numbers}"
 
 
 def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how much communication overlaps with compute, in one sentence."""
+    """Yield how much communication overlaps with compute, in one sentence.
+
+    Nothing is yielded if a single rank does not communicate, or if overlap is not known.
+    """
     share = summary["comm_share"]
     overlap = summary["overlap_ratio"]
     if share is None:
@@ -228,7 +244,7 @@ def comm_notes(run: Run, summary: Mapping[str, Any]) -> Iterator[str]:
 def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     """Yield the main cause of idle time: the cause of more than half of it.
 
-    Nothing is yielded if there is little idle time, or if a cause is not known.
+    Nothing is yielded if there is little idle time, or if the idle time of a cause is not known.
     """
     share_of_part = {part.figure.name: part.share for part in step.parts}
     idle_share = share_of_part.get("idle", 0.0)
@@ -251,7 +267,7 @@ def _rank_notes(run: Run) -> Iterator[str]:
     if spread is None or spread.is_visible:
         return
     if not overview.has_straggler(run):
-        most = ms_text(spread.ns, 2)
+        most = ms_text(spread.ns, n_digits=2)
         balanced = "Ranks are balanced: these parts differ by at most"
         yield f"{balanced} {most} between ranks."
 
@@ -276,19 +292,20 @@ def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
 
 
 def estimate_text(change: Recommendation, step_ns: float) -> str:
-    """Return the step time after a change: an estimate with its range, else an upper bound.
+    """Return what a change saves. `step_ns` is the captured step time.
 
-    `step_ns` is the captured step time.
+    An estimate is the step time after the change with its range. A saving without a range is an
+    upper bound.
     """
     share = change.saved_share
     if change.step_ns is None or change.saving_ns is None or share is None:
         return "The saving is not known."
     percent = short_percent(share)
-    has_estimate = change.known != BOUNDED and change.low_ns is not None
-    if not has_estimate:
+    has_range = change.low_ns is not None
+    if not has_range:
         saving = ms_text(change.saving_ns, _ESTIMATE_DIGITS)
         return f"saves at most {saving} per step ({percent}), an upper bound"
-    captured = _number(step_ns, 4)
+    captured = _number(step_ns, n_digits=4)
     predicted = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     predicted_range = _range_text(change)
     return f"{captured} -> {predicted} per step (estimated {predicted_range}), {percent} less"
@@ -308,7 +325,8 @@ def as_clause(sentence: str) -> str:
     """Return a sentence to follow a label: its first letter is small, unless a name comes first."""
     first_word, *_ = sentence.split(" ")
     # A name has a capital or a digit behind its first letter, as in `NCCL`.
-    is_usual_word = first_word[1:].islower() or first_word == "A"
+    is_article = first_word == "A"
+    is_usual_word = is_article or first_word[1:].islower()
     if not is_usual_word:
         return sentence
     first_letter = sentence[:1].lower()
@@ -325,12 +343,13 @@ def change_blocks(recommendations: Recommendations, step_ns: float) -> Iterator[
     effect = upper_first(estimate_text(first, step_ns))
     reason = f"{as_clause(finding.title)}."
     lines = [Line(finding.action, tag=finding.id, style="bold")]
-    lines += [Line(effect), Line(reason, "Why:")]
+    lines += [Line(effect), Line(reason, label="Why:")]
     if finding.is_line_known:
-        lines.append(Line(finding.line_of_python, "Where:"))
+        lines.append(Line(finding.line_of_python, label="Where:"))
     if finding.is_lock_wait_long:
-        lines.append(Line(finding.lock_wait, "Python's lock (GIL):"))
-    if refused and first.known == BOUNDED:
+        lines.append(Line(finding.lock_wait, label="Python's lock (GIL):"))
+    is_upper_bound = first.saving_kind == BOUNDED
+    if is_upper_bound and refused:
         lines.append(Line(f"No estimate: {refused}."))
     lines += map(Line, assumptions_of(first))
     lines += map(Line, why_first(recommendations))
@@ -349,15 +368,16 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
 def why_first(recommendations: Recommendations) -> Iterator[str]:
     """Yield why a recommendation comes first although an alternative could save more.
 
-    Nothing is yielded if none could. Of several such alternatives, the largest counts.
+    The sentence is about the alternative that could save most. Nothing is yielded if no alternative
+    could save more, or if nsyspipe has no words for the reason.
     """
     first = recommendations.first
     if first is None:
         return
-    larger = overview.outranked_by(first, recommendations.alternatives)
-    if not larger:
+    largest_first = overview.outranked_by(first, recommendations.alternatives)
+    if not largest_first:
         return
-    largest = larger[0]
+    largest = largest_first[0]
     rule = largest.finding.id
     if overview.is_cause_of(first, largest):
         yield f"Comes before {rule}, because late launches are the cause of the delay."
@@ -365,12 +385,12 @@ def why_first(recommendations: Recommendations) -> Iterator[str]:
         # Changes are numbered from 1.
         number = recommendations.shown.index(largest) + 1
         yield f"Change {number} ({rule}) could save more, but only if NVLink connects the GPUs."
-    elif largest.known == BOUNDED:
+    elif largest.saving_kind == BOUNDED:
         yield f"{rule} has a larger upper bound, but no estimate."
 
 
 def _needs_nvlink(change: Recommendation) -> bool:
-    return change.known == CONDITIONAL or change.finding.is_conditional
+    return change.saving_kind == CONDITIONAL or change.finding.is_conditional
 
 
 def alternatives_blocks(
@@ -380,9 +400,10 @@ def alternatives_blocks(
 
     The table has the first `n_shown` alternatives, or all if that is None.
     """
-    shown = recommendations.alternatives[:n_shown]
-    if not shown:
+    shown_alternatives = recommendations.alternatives[:n_shown]
+    if not shown_alternatives:
         return
+    # Numbers begin at the first recommendation, which is shown above the table.
     numbered = enumerate(recommendations.shown, start=1)
     # By identity, because equal recommendations have different numbers.
     number_of_identity = {id(change): number for number, change in numbered}
@@ -390,16 +411,19 @@ def alternatives_blocks(
     def number_cell(change: Recommendation) -> str:
         return str(number_of_identity[id(change)])
 
-    bounds = [change for change in shown if change.low_ns is None and change.known != UNBOUNDED]
-    step_heading = "step time after" if bounds else "est. step time"
+    # A step time without a range comes from an upper bound, and is not an estimate.
+    has_bounds = any(
+        change.low_ns is None and change.saving_kind != UNBOUNDED for change in shown_alternatives
+    )
+    step_heading = "step time after" if has_bounds else "est. step time"
     fields = [
         blocks.Field("", number_cell),
-        blocks.Field("Alternatives", _action_cell, "prose"),
+        blocks.Field("Alternatives", _action_cell, kind="prose"),
         blocks.Field(step_heading, _step_cell),
         blocks.Field("saved", _saved_cell),
     ]
-    notes = _notes_text(recommendations, shown)
-    yield blocks.table_of("Alternatives", shown, fields, notes or None)
+    notes = _notes_text(recommendations, shown_alternatives)
+    yield blocks.table_of("Alternatives", shown_alternatives, fields, notes or None)
 
 
 def _action_cell(change: Recommendation) -> str:
@@ -408,7 +432,8 @@ def _action_cell(change: Recommendation) -> str:
 
 
 def _step_cell(change: Recommendation) -> str:
-    if change.known == UNBOUNDED:
+    """Return the step time after a change: an estimate with its range, or a lower bound."""
+    if change.saving_kind == UNBOUNDED:
         return absent
     step_time = ms_text(change.step_ns, _ESTIMATE_DIGITS)
     if change.low_ns is None:
@@ -417,9 +442,10 @@ def _step_cell(change: Recommendation) -> str:
 
 
 def _saved_cell(change: Recommendation) -> str:
+    """Return the saved share of the step, which is an upper bound if there is no range."""
     if change.saved_share is None:
         return absent
-    condition = "if available " if change.known == CONDITIONAL else ""
+    condition = "if available " if change.saving_kind == CONDITIONAL else ""
     has_range = change.low_ns is not None
     at_most = "" if has_range else "at most "
     share = short_percent(change.saved_share)
@@ -434,6 +460,7 @@ def notes_of_all(recommendations: Recommendations) -> str:
 def _notes_text(
     recommendations: Recommendations, shown_alternatives: Sequence[Recommendation]
 ) -> str:
+    """Return what holds for all recommendations on the screen: overlap, assumptions, limit."""
     overlap = _overlap_note(recommendations)
     # The first recommendation is shown above the alternatives.
     n_shown = 1 + len(shown_alternatives)
@@ -443,7 +470,7 @@ def _notes_text(
 
 
 def _overlap_note(recommendations: Recommendations) -> str:
-    bounded = [change for change in recommendations.shown if change.known != UNBOUNDED]
+    bounded = [change for change in recommendations.shown if change.saving_kind != UNBOUNDED]
     return "Savings overlap: do not add them." if len(bounded) > 1 else ""
 
 
@@ -459,8 +486,9 @@ def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
             numbers.append(str(number))
     if not numbers:
         return ""
-    estimated = [change for change in shown if change.low_ns is not None]
-    if len(numbers) == len(estimated):
+    # If all estimates assume it, they need no numbers. Estimates are shown with a range.
+    n_estimates = sum(change.low_ns is not None for change in shown)
+    if len(numbers) == n_estimates:
         return "The estimates assume that the CPU can keep up."
     if len(numbers) == 1:
         return f"The estimate for {numbers[0]} assumes that the CPU can keep up."
@@ -470,18 +498,20 @@ def _assumption_note(recommendations: Recommendations, n_shown: int) -> str:
 def limit_text(recommendations: Recommendations) -> str | None:
     """Return the step time without communication, the limit of all changes to communication.
 
-    None if it is not known.
+    None if it is not known, or if the first recommendation is about all communication. Then that
+    recommendation already says it.
     """
     exposure = recommendations.exposure
     if exposure is None or exposure is recommendations.first:
         return None
-    comm_ns = exposure.finding.bound.saving_ns
-    if not comm_ns:
+    # The bound of this finding is the cost of all communication.
+    comm_cost_ns = exposure.finding.bound.saving_ns
+    if not comm_cost_ns:
         return None
     # The step time after a change and its saving sum to the captured step time.
     step_after_ns = exposure.step_ns or 0.0
     captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
-    shortest = ms_text(captured_step_ns - comm_ns, _ESTIMATE_DIGITS)
+    shortest = ms_text(captured_step_ns - comm_cost_ns, _ESTIMATE_DIGITS)
     return f"If transfers took no time, a step would take {shortest}."
 
 
@@ -497,7 +527,8 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
     """Return that there is nothing to change, then the figures behind that, each as a sentence.
 
-    Empty if there is something to change, and if communication or steps are not known.
+    Empty if there is something to change. Empty as well if communication is not known or no
+    training step can be used, because then too little was checked.
     """
     (summary,) = run.summary().to_pylist()
     if recommendations.first is not None or run.is_capture:
@@ -536,7 +567,9 @@ def closing_text(
 
 
 def _checks_text(checks: Checks) -> str:
+    """Return how many checks found nothing, and which were skipped. There is at least one check."""
     if not checks.passed:
+        # So some checks were skipped.
         first_skipped = checks.skipped[0]
         return f"No check could be made: {first_skipped.reason}."
     passed = counted(len(checks.passed), "check")
@@ -544,10 +577,11 @@ def _checks_text(checks: Checks) -> str:
 
 
 def _skipped_text(checks: Checks) -> str:
+    """Return how many checks were skipped, with a comma in front. Empty if there are none."""
     names = checks.skipped_rules
     if not names:
         return ""
-    return f", {len(names)} skipped ({few(names, 2)})"
+    return f", {len(names)} skipped ({few(names, most=2)})"
 
 
 def _hidden_recommendations(recommendations: Recommendations, n_shown: int | None) -> Iterator[str]:
@@ -599,9 +633,10 @@ def next_commands(
 
 
 def _term_to_explain(recommendations: Recommendations, step: StepTime | None) -> str:
-    """Return the ID of the first finding. Without findings, the longest part but compute.
+    """Return the term that `nsyspipe explain` is to explain: the ID of the first finding.
 
-    If no part is known, return the step time.
+    Without findings, it is the longest part of the step except compute. Without known parts, it is
+    the step time.
     """
     changes = recommendations.shown or recommendations.little or recommendations.within_noise
     if changes:

@@ -62,7 +62,10 @@ class Format(Struct, frozen=True):
         on_progress: OnProgress | None,
         **settings: object,
     ) -> None:
-        """Write a run to an open file. Formats other than a trace use no steps and no progress."""
+        """Write a run to an open file. Formats other than a trace use no steps and no progress.
+
+        `settings` are further arguments of the function that makes the text or writes the trace.
+        """
         if self.write_trace is not None:
             self.write_trace(run, file, steps, on_progress, **settings)
             return
@@ -102,9 +105,9 @@ def formats_of(
     `document`, `blocks` and `page` return the content of the answer for JSON, Markdown and HTML.
     `usage` is a command that Markdown names.
 
-    Each file contains the `identity` of the answer, so that a later command knows the file again.
-    JSON has it as a value, which `identity_in` returns from a document. Markdown has it in a
-    comment, named `key`. HTML has it in a `meta` element, named `meta`.
+    Each file contains the `identity` of the answer, because a later command may only replace a file
+    with the same identity. In JSON, `identity_in` finds the identity in the document. Markdown has
+    a comment with the identity, named `key`. HTML has a `meta` element with it, named `meta`.
     """
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
@@ -152,6 +155,7 @@ def dumps(values: dict[str, Any], max_characters: int | None = MAX_TEXT_CHARACTE
 
 def _json_of_value(value: object, max_characters: int | None) -> str:
     """Return a value of a document as JSON, with a line for each row or entry."""
+    # An empty list has no rows, and is written as `[]`.
     if isinstance(value, list) and value:
         rows = [f"  {_encoded(row, max_characters)}" for row in value]
         return _bracketed("[", rows, "]")

@@ -56,25 +56,27 @@ def line_table(
 def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
     """Return the counts of each line with samples in idle time, summed over ranks.
 
-    `frame` is the kind of lines: of the program, or innermost. The line with most samples is first.
+    `frame` is the kind of lines, `IN_PROGRAM` or `INNERMOST`. The line with most samples is first.
     """
     is_of_frame = pc.equal(lines["frame"], frame)
+    # The line of a sample is not known if the sampler came too late, see `NOT_SEEN`.
     is_seen = pc.not_equal(lines["file"], NOT_SEEN)
-    # Null, and not chosen, if it is not known.
+    # Null if the number of samples is not known. Then `filter` drops the line.
     has_idle_samples = pc.greater(lines["n_idle_samples"], 0)
     is_chosen = pc.and_(pc.and_(is_of_frame, is_seen), has_idle_samples)
     chosen_lines: pa.Table = lines.filter(is_chosen)
-    ranks_of_line = chosen_lines.group_by(list(_KEYS), use_threads=False)
-    sums = ranks_of_line.aggregate([(name, "sum") for name in _COUNTS])
+    rows_of_lines = chosen_lines.group_by(list(_KEYS), use_threads=False)
+    sums = rows_of_lines.aggregate([(name, "sum") for name in _COUNTS])
     names = [name.removesuffix("_sum") for name in sums.column_names]
-    most_samples_first = [("n_idle_samples", "descending")]
-    by_line = [(key, "ascending") for key in _KEYS]
-    sorted_sums = sums.rename_columns(names).sort_by([*most_samples_first, *by_line])
+    most_samples_first = ("n_idle_samples", "descending")
+    order_of_equal_lines = [(key, "ascending") for key in _KEYS]
+    sorted_sums = sums.rename_columns(names).sort_by([most_samples_first, *order_of_equal_lines])
     rows: list[dict[str, Any]] = sorted_sums.to_pylist()
     return rows
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
+    """Return the columns of the table. `rows` are its rows, the most samples first."""
     samples = barred(
         rows,
         "samples",
@@ -84,10 +86,10 @@ def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
         write=count_text,
     )
     n_steps = of("n_idle_steps", count_text)
-    line = Field("line", _line_cell, "name")
-    function = Field("function", of("function"), "name", from_width=_NARROW_WIDTH)
+    line = Field("line", _line_cell, kind="name")
+    function = Field("function", of("function"), kind="name", from_width=_NARROW_WIDTH)
     steps = Field("steps", n_steps, hint="steps with such a sample, of all ranks")
-    cause = Field("idle time for", _cause_cell, "word", from_width=_STANDARD_WIDTH)
+    cause = Field("idle time for", _cause_cell, kind="word", from_width=_STANDARD_WIDTH)
     return [line, function, samples, steps, cause]
 
 

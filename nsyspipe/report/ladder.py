@@ -18,7 +18,8 @@ _NOTE = (
     "peak of the GPU. Its share is the MFU."
 )
 _PEAK_COLUMNS: list[RanksColumn] = ["gpu_name", "peak_datatype", "peak_datatype_source"]
-_SENTENCES_OF_SOURCES = {
+# What shows the datatype of a peak, by `peak_datatype_source`.
+_SENTENCE_OF_SOURCE = {
     OPTION: "The datatype is that of --peak.",
     KERNEL_NAMES: "The names of the kernels show the datatype. --peak replaces it.",
 }
@@ -35,7 +36,7 @@ class _Rung(NamedTuple):
 def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
     """Yield the ladder as a table: the parts of the step time, from exposed to ideal.
 
-    Nothing is yielded if FLOPs or the peak of the GPU are not known or not possible.
+    Nothing is yielded without a ladder, for example if FLOPs or the peak of the GPU are not known.
     """
     if run.is_capture:
         return
@@ -50,7 +51,7 @@ def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
         rung = _Rung(label, ms_text(float(time_ns)), percent_text(share))
         rungs.append(rung)
     fields = [
-        blocks.Field("Part of the step", _label, "prose"),
+        blocks.Field("Part of the step", _label, kind="prose"),
         blocks.Field("time", _time),
         blocks.Field("share", _percent),
     ]
@@ -59,7 +60,11 @@ def ladder_blocks(run: Run) -> Iterator[blocks.Block]:
 
 
 def _peak_sentences(run: Run) -> Iterator[str]:
-    """Yield what each peak is, where it is from, and what shows its datatype."""
+    """Yield what each peak is, where it is from, and what shows its datatype.
+
+    A peak is that of a GPU model for a datatype. Ranks with the same GPU model and datatype share
+    their sentences.
+    """
     rows = run.ranks.select(_PEAK_COLUMNS).to_pylist()
     source_of_peak: dict[tuple[str | None, str | None], str] = {}
     for row in rows:
@@ -67,11 +72,13 @@ def _peak_sentences(run: Run) -> Iterator[str]:
         source_of_peak[gpu_and_datatype] = row["peak_datatype_source"]
     for (gpu_name, datatype), source_of_datatype in source_of_peak.items():
         gpu = peaks_of(gpu_name)
-        flops_per_s = datatype and peak_flops_per_s(gpu_name, datatype)
+        flops_per_s = None if datatype is None else peak_flops_per_s(gpu_name, datatype)
         if gpu is not None and flops_per_s:
             peak = flop_rate_text(flops_per_s)
             yield f"The {datatype} peak of {gpu_name} is {peak} ({gpu.source})."
-            yield _SENTENCES_OF_SOURCES.get(source_of_datatype, "")
+            # A saved run may name another source.
+            if source_of_datatype in _SENTENCE_OF_SOURCE:
+                yield _SENTENCE_OF_SOURCE[source_of_datatype]
 
 
 def _label(rung: _Rung) -> str:

@@ -75,18 +75,18 @@ def _escaped_character(character: re.Match[str]) -> str:
 
 def prose(text: str, longest: int = _MAX_SENTENCE_CHARACTERS) -> str:
     """Return escaped text with options, calls and names of a program in a code font."""
-    text = shortened(printable(text), longest)
+    cut_text = shortened(printable(text), longest)
     parts = []
     end_of_last_code = 0
-    for match in _CODE.finditer(text):
+    for match in _CODE.finditer(cut_text):
         code = match[0]
         # A word of a sentence may look like code, but has no mark of code.
         if _MARKS_OF_CODE.search(code):
-            words_before = text[end_of_last_code : match.start()]
+            words_before = cut_text[end_of_last_code : match.start()]
             parts.append(escaped(words_before, longest))
             parts.append(f"`{code}`")
             end_of_last_code = match.end()
-    words_after = text[end_of_last_code:]
+    words_after = cut_text[end_of_last_code:]
     parts.append(escaped(words_after, longest))
     return "".join(parts)
 
@@ -115,7 +115,8 @@ def _table_line(cells: Iterable[str]) -> str:
 def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str) -> str:
     """Return blocks in Markdown of GitHub.
 
-    `head` are lines of comments, which a bot looks for first. The last line has the command.
+    `head` are the first lines. They are comments, by which a bot finds the text again. The last
+    line has the `command`.
     """
     foot = f"nsyspipe {__version__}: `{command}`"
     paragraphs = [[*head], *map(_lines, parts), [foot]]
@@ -148,8 +149,9 @@ def _facts(block: blocks.Facts) -> list[str]:
 
 
 def _troubles(block: blocks.Troubles) -> list[str]:
+    """Return an item for each problem, and how many more there are."""
     rows = block.rows[: block.n_shown]
-    lines = [_trouble(*row) for row in rows]
+    lines = [_trouble(severity, message, place, fix) for severity, message, place, fix in rows]
     remaining = blocks.left_out(block.rows, block.n_shown)
     if remaining:
         lines.append(f"- {prose(remaining)}")
@@ -157,6 +159,7 @@ def _troubles(block: blocks.Troubles) -> list[str]:
 
 
 def _tiles(block: blocks.Tiles) -> list[str]:
+    """Return the tiles as a table with one row."""
     names = [tile.name for tile in block.tiles]
     texts = [escaped(tile.text) for tile in block.tiles]
     kinds = ["number"] * len(names)
@@ -164,6 +167,7 @@ def _tiles(block: blocks.Tiles) -> list[str]:
 
 
 def _table(block: blocks.Table) -> list[str]:
+    """Return a table with its notes below. A table without rows is only its note."""
     if not block.rows and block.note:
         return [prose(f"{block.caption}: {block.note}")]
     kinds = [column.kind for column in block.columns]
@@ -180,6 +184,7 @@ def _table(block: blocks.Table) -> list[str]:
 
 
 def _bars(block: blocks.Bars) -> list[str]:
+    """Return a table with a row for each bar, because Markdown has no bars."""
     rows: list[list[str]] = []
     for row in block.rows:
         label = escaped(row.label)
@@ -200,15 +205,16 @@ def _paragraph(block: blocks.Lines) -> list[str]:
 
 
 def _line(line: blocks.Line) -> str:
-    text = prose(line.text)
-    if "bold" in line.style:
-        text = f"**{text}**"
+    """Return a line of a paragraph: its label, its text, and its tag in brackets."""
+    plain_text = prose(line.text)
+    text = f"**{plain_text}**" if "bold" in line.style else plain_text
     label = f"{line.label} " if line.label else ""
     tag = f" ({escaped(line.tag)})" if line.tag else ""
     return f"{label}{text}{tag}"
 
 
 def _cell(cell: blocks.Cell, kind: str) -> str:
+    """Return a cell in Markdown. `kind` is the kind of its column, see `blocks.Field`."""
     text = blocks.words_of(cell)
     if kind == "number":
         return escaped(text)
@@ -217,6 +223,7 @@ def _cell(cell: blocks.Cell, kind: str) -> str:
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
+    """Return a problem as an item: severity, place, message and fix."""
     place_text = f" ({escaped(place)})" if place else ""
     fix_text = f" Fix: {prose(fix)}." if fix else ""
     sentence = prose(message.removesuffix("."))

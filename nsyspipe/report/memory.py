@@ -30,7 +30,7 @@ def memory_texts(run: Run) -> list[str]:
     return [*texts, *_call_texts(run.breakdown())]
 
 
-def _known(rows: _Rows, column: str) -> list[Mapping[str, Any]]:
+def _known_rows_largest_first(rows: _Rows, column: str) -> list[Mapping[str, Any]]:
     """Return the rows of ranks that have a value, the largest first, then the lowest rank."""
     known_rows = [row for row in rows if row[column] is not None]
     # Rows are in order of rank, and the sort is stable.
@@ -38,24 +38,26 @@ def _known(rows: _Rows, column: str) -> list[Mapping[str, Any]]:
 
 
 def _peak_texts(rows: _Rows) -> Iterator[str]:
+    """Yield the largest peak of the memory of PyTorch. Nothing if no peak is known."""
     parts = []
     for column, verb in (
         ("peak_allocated_bytes", "allocated"),
         ("peak_reserved_bytes", "reserved"),
     ):
-        known_rows = _known(rows, column)
-        if known_rows:
-            largest = known_rows[0][column]
+        largest_first = _known_rows_largest_first(rows, column)
+        if largest_first:
+            largest = largest_first[0][column]
             parts.append(f"{bytes_text(largest)} {verb}")
     if parts:
         yield f"Peak GPU memory of PyTorch, on the rank with most: {', '.join(parts)}"
 
 
 def _headroom_texts(run: Run, rows: _Rows) -> Iterator[str]:
-    known_rows = _known(rows, "headroom_bytes")
-    if not known_rows:
+    """Yield the headroom of the rank with the least. Nothing if no headroom is known."""
+    largest_first = _known_rows_largest_first(rows, "headroom_bytes")
+    if not largest_first:
         return
-    *_, least = known_rows
+    least = largest_first[-1]
     headroom = bytes_text(least["headroom_bytes"])
     total = bytes_text(least["gpu_memory_bytes"])
     where = _where(run, rows, least)
@@ -63,10 +65,11 @@ def _headroom_texts(run: Run, rows: _Rows) -> Iterator[str]:
 
 
 def _retry_texts(run: Run, rows: _Rows) -> Iterator[str]:
-    known_rows = _known(rows, "n_alloc_retries")
-    if not known_rows:
+    """Yield the retries of the rank with the most. Nothing if retries are not known."""
+    largest_first = _known_rows_largest_first(rows, "n_alloc_retries")
+    if not largest_first:
         return
-    most = known_rows[0]
+    most = largest_first[0]
     n_retries = most["n_alloc_retries"]
     where = _where(run, rows, most) if n_retries else ""
     yield f"Retries of PyTorch's allocator: {n_retries}{where}"
@@ -78,9 +81,14 @@ def _where(run: Run, rows: _Rows, row: Mapping[str, Any]) -> str:
 
 
 def rank_tables(run: Run, n_shown: int) -> Iterator[Table]:
-    """Yield a table of the memory of each of several ranks, if it is known of any."""
+    """Yield a table of the memory of at most `n_shown` ranks. Nothing for a run with one rank.
+
+    Figures that are not known for any rank are left out. Without figures, there is no table.
+    """
     rows: _Rows = run.ranks.to_pylist()
-    shown_figures = [figure for figure in _FIGURES if _known(rows, figure.column)]
+    shown_figures = [
+        figure for figure in _FIGURES if _known_rows_largest_first(rows, figure.column)
+    ]
     if len(rows) == 1 or not shown_figures:
         return
     shown_ranks = run.telling_ranks(n_shown)
@@ -91,8 +99,8 @@ def rank_tables(run: Run, n_shown: int) -> Iterator[Table]:
 
     fields = [Field("rank", rank_cell)]
     for figure in shown_figures:
-        text = bytes_text if figure.unit == "bytes" else count_text
-        fields.append(Field(figure.heading, of(figure.column, text)))
+        write = bytes_text if figure.unit == "bytes" else count_text
+        fields.append(Field(figure.heading, of(figure.column, write)))
     yield table_of("GPU memory of ranks", shown_rows, fields, is_close=True)
 
 
@@ -123,6 +131,7 @@ def _call_texts(steps: StepsTable) -> Iterator[str]:
 def _costs(means: _Means) -> Iterator[str]:
     """Yield how many bytes and how much time the calls of a step take, as far as it is known."""
     for column, verb in (("alloc_bytes", "allocated"), ("freed_bytes", "freed")):
+        # Left out if it is 0 or not known.
         if means[column]:
             yield f"{bytes_text(means[column])} {verb}"
     if means["alloc_host_ns"] is not None:

@@ -58,7 +58,10 @@ def _lines(lanes: Iterable[Lane]) -> list[str]:
 
 
 def _lines_of_ranges(lane: Lane, thread: int) -> list[str]:
-    """Return a line for each start and each end, in order of time."""
+    """Return a line for each start and each end, in order of time.
+
+    Ranges without a length are left out.
+    """
     has_length = lane.starts_ns < lane.ends_ns
     starts_ns = lane.starts_ns[has_length]
     ends_ns = lane.ends_ns[has_length]

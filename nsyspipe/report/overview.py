@@ -23,11 +23,13 @@ from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.report.words import is_clear, mean_step_ns
 from nsyspipe.run.run import Run
 
-# How much is known of what a recommendation saves: a simulation estimates it, a simulation
-# estimates it if an interconnect that was not recorded is there, only an upper bound is known, or
-# nothing is.
-Known = Literal["estimated", "conditional", "bounded", "unbounded"]
-ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(Known)
+# How the saving of a recommendation is known:
+# - estimated: by a simulation.
+# - conditional: by a simulation, for an interconnect that was not recorded.
+# - bounded: only an upper bound is known.
+# - unbounded: nothing is known.
+SavingKind = Literal["estimated", "conditional", "bounded", "unbounded"]
+ESTIMATED, CONDITIONAL, BOUNDED, UNBOUNDED = get_args(SavingKind)
 # Ranks differ if a part of their step differs by more than this share of the step.
 MAX_BALANCED_SHARE_OF_STEP = 0.02
 # Codes of problems that the headline shows in other words.
@@ -55,12 +57,16 @@ class Recommendation(Struct, frozen=True):
     """What to change, and what a step takes then."""
 
     finding: Finding
-    known: Known
-    saving_ns: float | None  # as estimated, else at most; None where nothing is known
-    step_ns: float | None  # the step time less that
-    low_ns: float | None = None  # ends of the estimate's range
+    saving_kind: SavingKind
+    # The estimate, or else the upper bound. None if neither is known.
+    saving_ns: float | None
+    # The captured step time less the saving.
+    step_ns: float | None
+    # The ends of the range of an estimated step time. None for an upper bound.
+    low_ns: float | None = None
     high_ns: float | None = None
-    is_clear: bool = True  # not where the range includes the captured step time
+    # False for an estimate that does not clearly save time.
+    is_clear: bool = True
 
     @property
     def saved_share(self) -> float | None:
@@ -128,23 +134,26 @@ class Straggler(Struct, frozen=True):
 
     rank: int
     delay_ns: float  # mean per step
-    late_at_start_ns: int | None  # how late it was when the first step began, where that is known
+    # How late the rank was when the first step began. None if not known.
+    late_at_start_ns: int | None
 
 
 def step_time_of(run: Run) -> StepTime | None:
-    """Return the mean step time of a run and its parts. None without steps that count.
+    """Return the mean step time of a run and its parts. None without steps in use.
 
     Times are means over the slowest rank of each step. If one part is not known, there are no
     parts.
     """
     (summary,) = run.summary().to_pylist()
-    rows = run.breakdown()
-    if not rows.num_rows:
+    # A row per step in use and rank.
+    steps = run.breakdown()
+    if not steps.num_rows:
         return None
     columns = [figure.column for figure in STEP_PARTS]
-    mean_of_column_ns = means_of_slowest(rows, ["wall_ns", *columns])
+    mean_of_column_ns = means_of_slowest(steps, ["wall_ns", *columns])
     step_ns = mean_of_column_ns["wall_ns"]
     if not step_ns:
+        # Nothing is a share of a step without a length.
         return None
     known_parts = []
     for figure in STEP_PARTS:
@@ -167,13 +176,14 @@ def rank_spread(run: Run) -> RankSpread | None:
 
     None for a single rank, without steps, and if no part is known in all steps.
     """
-    rows = run.breakdown()
-    mean_step_ns = pc.mean(rows["wall_ns"]).as_py()
+    # A row per step in use and rank.
+    steps = run.breakdown()
+    mean_step_ns = pc.mean(steps["wall_ns"]).as_py()
     if run.header.n_ranks < 2 or not mean_step_ns:  # noqa: PLR2004 - two ranks can differ
         return None
     figure_of_column = {figure.column: figure for figure in STEP_PARTS}
-    known_columns = [name for name in figure_of_column if not rows.column(name).null_count]
-    means_of_ranks = rows.group_by("rank").aggregate([(name, "mean") for name in known_columns])
+    known_columns = [name for name in figure_of_column if not steps.column(name).null_count]
+    means_of_ranks = steps.group_by("rank").aggregate([(name, "mean") for name in known_columns])
     spread_of_column_ns = {name: _spread(means_of_ranks[f"{name}_mean"]) for name in known_columns}
     if not spread_of_column_ns:
         return None
@@ -203,16 +213,19 @@ def has_straggler(run: Run) -> bool:
 
 
 def rank_delays(run: Run) -> list[RankDelay]:
-    """Return how long the other ranks wait for each rank, for the ranks of which it is known."""
+    """Return how long the other ranks wait for each rank, as a mean per step.
+
+    Ranks for which that is not known are left out.
+    """
     (summary,) = run.summary().to_pylist()
     n_steps = summary["n_summary_steps"]
     if not n_steps:
         return []
     delays = []
     for row in run.stragglers().to_pylist():
-        lateness_ns = row["lateness_ns"]
-        if lateness_ns is not None:
-            delay = RankDelay(row["rank"], lateness_ns / n_steps)
+        delay_in_all_steps_ns = row["lateness_ns"]
+        if delay_in_all_steps_ns is not None:
+            delay = RankDelay(row["rank"], delay_in_all_steps_ns / n_steps)
             delays.append(delay)
     return delays
 
@@ -231,7 +244,8 @@ def latest_rank(run: Run) -> RankDelay | None:
 def only_straggler(run: Run) -> Straggler | None:
     """Return the only rank that the other ranks wait for.
 
-    None if they wait for no rank or for several, and if nsyspipe does not report it as a finding.
+    None if the ranks wait for no rank or for several ranks. None as well if no finding is about a
+    late rank.
     """
     delays = [delay for delay in rank_delays(run) if delay.delay_ns]
     if len(delays) != 1 or not has_straggler(run):
@@ -239,7 +253,7 @@ def only_straggler(run: Run) -> Straggler | None:
     (delay,) = delays
     finding = next(row for row in run.finding_rows if row["id"] == STRAGGLER)
     evidence = json.loads(finding["evidence"])
-    # The finding may be about another rank. Then its evidence says nothing of this one.
+    # The evidence of a finding about another rank says nothing of the rank of the delay.
     is_about_rank = evidence.get("rank") == delay.rank
     late_at_start_ns = evidence.get("late_before_first_step_ns") if is_about_rank else None
     return Straggler(delay.rank, delay.delay_ns, late_at_start_ns)
@@ -260,12 +274,13 @@ def sort_recommendations(
     """Sort recommendations by how they are shown.
 
     `recommendations` are in the order of `findings.judge.in_order`, where a cause comes before its
-    consequence. The first of them with a known saving is shown first. Alternatives are sorted by
-    the number that is shown.
+    consequence. The first one that clearly saves time is shown first. Alternatives are sorted by
+    the step time that is shown.
 
     If `is_all_little`, all known savings are too small to be shown first. Then only recommendations
     without a known saving are alternatives.
     """
+    # The finding about all exposed communication.
     exposures = (change for change in recommendations if change.finding.id == EXPOSURE)
     exposure = next(exposures, None)
     if is_all_little:
@@ -322,7 +337,7 @@ def _split(
 
 def _has_known_saving(change: Recommendation) -> bool:
     """Tell whether an estimate or an upper bound of the saving is known."""
-    return bool(change.known != UNBOUNDED)
+    return bool(change.saving_kind != UNBOUNDED)
 
 
 def _saves_little(change: Recommendation) -> bool:
@@ -332,9 +347,9 @@ def _saves_little(change: Recommendation) -> bool:
 
 def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
     """Return a sort key: estimates, then upper bounds, then unknown savings, each by step time."""
-    if change.known in {ESTIMATED, CONDITIONAL}:
+    if change.saving_kind in {ESTIMATED, CONDITIONAL}:
         group = 0
-    elif change.known == BOUNDED:
+    elif change.saving_kind == BOUNDED:
         group = 1
     else:
         group = 2
@@ -342,43 +357,55 @@ def _order_of_alternatives(change: Recommendation) -> tuple[int, float]:
 
 
 def _recommendation(finding: Finding, step_ns: float | None) -> Recommendation:
-    """Return what the advice of a finding saves: as a simulation estimates it, else at most."""
+    """Return what the advice of a finding saves.
+
+    That is the estimate of a simulation, or else the upper bound. Without either, the saving is not
+    known. `step_ns` is the captured mean step time.
+    """
     estimate = finding.estimate
     bound_ns = finding.bound.saving_ns
-    if step_ns and estimate.saving_ns is not None and not estimate.is_limit:
-        return _estimated(finding, estimate.saving_ns, step_ns)
+    # A limit is what perfect overlap would save. The advice alone may save less.
+    saving_of_advice_ns = None if estimate.is_limit else estimate.saving_ns
+    if step_ns and saving_of_advice_ns is not None:
+        return _estimated(finding, saving_of_advice_ns, step_ns)
     if step_ns and bound_ns:
         return _bounded(finding, bound_ns, step_ns)
     return Recommendation(finding, UNBOUNDED, saving_ns=None, step_ns=None)
 
 
 def _estimated(finding: Finding, expected_ns: float, step_ns: float) -> Recommendation:
-    """Return what a change saves by a simulation. `step_ns` is the captured mean step time."""
+    """Return what a change saves by a simulation. `step_ns` is the captured mean step time.
+
+    The saving is clear if the captured step is outside the predicted range, both for the median
+    step and for the mean step. A range that is not known raises no doubt.
+    """
     predicted_ns = step_ns - expected_ns
     low_ns, high_ns = _range_of_mean(finding, predicted_ns)
     has_range = low_ns is not None and high_ns is not None
-    is_outside_range = not has_range or is_clear(step_ns, low_ns, high_ns)
+    is_median_clear = finding.estimate.is_clear
+    is_mean_clear = not has_range or is_clear(step_ns, low_ns, high_ns)
     is_saving = expected_ns > 0
-    known = CONDITIONAL if finding.is_conditional else ESTIMATED
+    saving_kind = CONDITIONAL if finding.is_conditional else ESTIMATED
     return Recommendation(
         finding,
-        known,
+        saving_kind,
         saving_ns=expected_ns,
         step_ns=predicted_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        is_clear=finding.estimate.is_clear and is_outside_range and is_saving,
+        is_clear=is_saving and is_median_clear and is_mean_clear,
     )
 
 
 def _bounded(finding: Finding, bound_ns: float, step_ns: float) -> Recommendation:
     """Return what a change saves at most, which is never more than the captured step."""
+    # Only a saving that was simulated is of the kind `CONDITIONAL`.
     has_estimate = finding.estimate.saving_ns is not None
     has_condition = finding.is_conditional and has_estimate
-    known = CONDITIONAL if has_condition else BOUNDED
+    saving_kind = CONDITIONAL if has_condition else BOUNDED
     saving_ns = min(bound_ns, step_ns)
     remaining_ns = step_ns - saving_ns
-    return Recommendation(finding, known, saving_ns=saving_ns, step_ns=remaining_ns)
+    return Recommendation(finding, saving_kind, saving_ns=saving_ns, step_ns=remaining_ns)
 
 
 def _range_of_mean(finding: Finding, predicted_ns: float) -> tuple[float | None, float | None]:

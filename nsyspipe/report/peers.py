@@ -33,7 +33,7 @@ def peer_blocks(run: Run) -> Iterator[Block]:
 
     fields = [
         Field("rank", rank_cell),
-        Field("direction", of("direction", _verb), "word"),
+        Field("direction", of("direction", _verb), kind="word"),
         Field("peer", peer_cell),
         Field("calls", of("n_calls", count_text)),
         Field("bytes", _bytes_cell),

@@ -125,7 +125,8 @@ def perfetto(
 ) -> None:
     """Write a run as a Perfetto trace, of all steps or from a first to a last step.
 
-    By default, `ranks` are those of `traced_ranks`.
+    `steps` are the numbers of the first and the last step, or None for all. By default, `ranks` are
+    those of `traced_ranks`.
 
     The track of each rank has a group ``steps`` with its steps on the GPU. Lanes that are derived
     from the operations stand below it: exposed communication, wait time and busy time. They are
@@ -146,7 +147,7 @@ def perfetto(
     chosen_ranks = traced_ranks(run) if ranks is None else [*ranks]
     shown_steps = _steps_between(run.steps(), steps)
     writer = _start_trace(file, run, shown_steps)
-    edges = bin_edges(shown_steps)
+    edges_of_bins = bin_edges(shown_steps)
     collectives = _with_last_rank(run.collectives())
     process_tracks = _process_tracks(run)
 
@@ -158,13 +159,13 @@ def perfetto(
             writer=writer,
             track=process_tracks[rank],
             steps=rank_steps,
-            edges=edges,
+            edges=edges_of_bins,
             counters=_samples_between(run.counter_samples(rank), rank_steps, steps),
             is_capture=run.is_capture,
         )
         rank_collectives = rows_of_rank(collectives, rank)
         for n_written in tracks.write(events, phases, rank_collectives):
-            # There is a stream, so the rank has an operation.
+            # A number is yielded after each stream, so a rank without operations yields none.
             report_progress(n_ranks_done + n_written / events.num_rows)
         report_progress(n_ranks_done + 1)
 
@@ -222,8 +223,9 @@ def _samples_between(
     for name, series in counters.items():
         n_up_to_start = np.searchsorted(series.times, start_ns, side="right")
         n_before_end = np.searchsorted(series.times, end_ns)
-        first = max(n_up_to_start - 1, 0)
-        in_steps = slice(first, n_before_end)
+        # The last sample up to the start, or the first one of all if the samples begin later.
+        first_sample = max(n_up_to_start - 1, 0)
+        in_steps = slice(first_sample, n_before_end)
         shown_counters[name] = Series(series.times[in_steps], series.values[in_steps])
     return shown_counters
 
@@ -249,15 +251,18 @@ def traced_ranks(run: Run) -> list[int]:
 
 
 def left_out(run: Run) -> str | None:
-    """Return which ranks `traced_ranks` are, and how to have the others. None if they are all."""
+    """Return a note about which ranks `traced_ranks` leaves out, and how to trace them too.
+
+    None if it leaves out no rank.
+    """
     ranks = run.ranks["rank"].to_pylist()
-    n_shown = len(traced_ranks(run))
-    shown_ranks = left_out_note(n_shown, len(ranks)).rstrip(".")
-    if not shown_ranks:
+    n_traced = len(traced_ranks(run))
+    if n_traced == len(ranks):
         return None
+    which_ranks = left_out_note(n_traced, len(ranks)).rstrip(".")
     all_ranks = ",".join(ranges(ranks))
     option = f"--perfetto-ranks {all_ranks}"
-    return f"note: the trace has {shown_ranks} (all ranks: {option})"
+    return f"note: the trace has {which_ranks} (all ranks: {option})"
 
 
 def large_trace(run: Run, ranks: Collection[int]) -> str | None:
@@ -291,7 +296,10 @@ def without_samples(run: Run, ranks: Collection[int]) -> str | None:
 
 
 def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
-    """Return a slice over all steps, with notes about the run."""
+    """Return a slice over all steps, with notes about the run.
+
+    Its times are aligned times. `shift_ns` is a note: the writer shifts all times by it.
+    """
     notes = {
         "run_id": shown(header.run_id),
         "captured_at_utc": header.captured_at_utc,
@@ -301,12 +309,13 @@ def _run_slice(header: RunHeader, steps: StepsTable, shift_ns: int) -> pa.Table:
         "time_shift_ns": shift_ns,
     }
     known_notes = {name: [value] for name, value in notes.items() if value is not None}
+    # Without steps, both are None, and the slice is empty.
     start_ns = pc.min(steps["start_ns"]).as_py()
     end_ns = pc.max(steps["end_ns"]).as_py()
     starts = np.array([start_ns or 0])
     ends = np.array([end_ns or 0])
     label = shown(header.label)
-    return slices(starts, ends, label, "run", pa.table(known_notes))
+    return slices(starts, ends, label, category="run", notes=pa.table(known_notes))
 
 
 def _process_tracks(run: Run) -> dict[int, Track]:
@@ -334,10 +343,11 @@ def _about_rank(row: Mapping[str, object], reports: Collection[str]) -> str:
     `reports` are those of the run. A rank of several captures has several reports, joined by
     commas. The clock of such a rank is that of its first report.
     """
-    # The name of one report may have commas too, and then no part of it is a report of the run.
-    possible_reports = {*str(row["report"]).split(",")}
-    reports_of_rank = possible_reports & {*reports}
-    report_time = "time of the first" if len(reports_of_rank) > 1 else "report time"
+    # A comma may also be a part of the name of one report. Only real names of reports count.
+    names_between_commas = {*str(row["report"]).split(",")}
+    reports_of_rank = names_between_commas & {*reports}
+    has_several_reports = len(reports_of_rank) > 1
+    report_time = "time of the first" if has_several_reports else "report time"
     source = "report {report}, process {pid}, GPUs {device_ids}".format_map(row)
     shift_ns = row["clock_shift_ns"]
     clock = f"{report_time} + {shift_ns} ns = aligned time"
@@ -375,8 +385,8 @@ class _RankTracks(Struct, frozen=True):
         )
         starts, ends = times_of(self.steps, "start_ns", "end_ns")
         notes = self.steps.drop_columns(["rank", "start_ns", "end_ns"])
-        step_slices = slices(starts, ends, step_names, "step", notes)
-        track = Track("steps", parent, about=about)
+        step_slices = slices(starts, ends, step_names, category="step", notes=notes)
+        track = Track("steps", parent=parent, about=about)
         group = self.writer.write_slices(track, step_slices)
         self._write_host_ranges(group, ranges)
         self._write_device_phases(group, ranges)
@@ -390,11 +400,11 @@ class _RankTracks(Struct, frozen=True):
         if not self.counters:
             return
         about = "samples of nsys, with the lag of their report: a value holds until the next one"
-        group = self.writer.write_track(Track("hardware counters", parent, about=about))
+        group = self.writer.write_track(Track("hardware counters", parent=parent, about=about))
         for place, (name, series) in enumerate(self.counters.items()):
             label, unit = _named_counter(name)
             gaps = _gaps_text(series)
-            track = Track(f"{label} ({unit})", group, place, gaps, unit=unit)
+            track = Track(f"{label} ({unit})", parent=group, place=place, about=gaps, unit=unit)
             self.writer.write_counter(track, series.times, series.values)
 
     def _write_streams(
@@ -410,7 +420,7 @@ class _RankTracks(Struct, frozen=True):
         for stream in _streams(events):
             n_lanes = len(stream.lanes)
             process = self.track.process
-            track = Track(stream.name, parent, place, process=process, is_thread=True)
+            track = Track(stream.name, parent=parent, place=place, process=process, is_thread=True)
             self._write_lanes(track, operations, stream.lanes)
             place += n_lanes
             n_written += sum(lane.size for lane in stream.lanes)
@@ -432,12 +442,12 @@ class _RankTracks(Struct, frozen=True):
         """Write the ranges of steps and phases on the CPU. A step holds its phases."""
         starts, ends = times_of(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
-        # 0 for steps, and 1 for phases: of equal ranges, the step holds the phase.
+        # 0 for steps, and 1 for phases, so that a step holds a phase with the same range.
         depth = is_phase.cast(pa.int64())
         lanes = nested_lanes(starts, ends, depth.to_numpy())
-        track = Track("phases on host", group, _HOST_PHASES_PLACE)
+        track = Track("phases on host", parent=group, place=_HOST_PHASES_PLACE)
         notes = ranges.select(_RANGE_NOTES)
-        host_slices = slices(starts, ends, _range_names(ranges), "host", notes)
+        host_slices = slices(starts, ends, _range_names(ranges), category="host", notes=notes)
         self._write_lanes(track, host_slices, lanes)
 
     def _write_device_phases(self, group: int, ranges: PhaseRangesTable) -> None:
@@ -451,10 +461,10 @@ class _RankTracks(Struct, frozen=True):
             "from the start of the first operation launched in it to the end of the last. Data "
             "copies of a step run before its first kernel"
         )
-        track = Track("phases on GPU", group, _DEVICE_PHASES_PLACE, about)
+        track = Track("phases on GPU", parent=group, place=_DEVICE_PHASES_PLACE, about=about)
         notes = phases.select(_RANGE_NOTES)
         names = _range_names(phases)
-        phase_slices = slices(starts, ends, names, "phase", notes)
+        phase_slices = slices(starts, ends, names, category="phase", notes=notes)
         lanes = disjoint_lanes(starts, ends)
         self._write_lanes(track, phase_slices, lanes)
 
@@ -466,6 +476,7 @@ class _RankTracks(Struct, frozen=True):
         """
         has_launch = pc.is_valid(events["launch_ns"])
         launched = events.filter(has_launch).sort_by("launch_ns")
+        # Operations that one call launched have the same time.
         (launch_ns,) = times_of(launched, "launch_ns")
         first_row_of_each_call = run_starts(launch_ns)
         calls = launched.take(pa.array(first_row_of_each_call))
@@ -473,9 +484,9 @@ class _RankTracks(Struct, frozen=True):
             return
         (call_starts,) = times_of(calls, "launch_ns")
         about = "when each call that launches something began, by what it launched"
-        track = Track("CUDA calls on host", group, _CALLS_PLACE, about)
+        track = Track("CUDA calls on host", parent=group, place=_CALLS_PLACE, about=about)
         notes = calls.select(["correlation_id"])
-        call_slices = slices(call_starts, call_starts, calls["name"], "call", notes)
+        call_slices = slices(call_starts, call_starts, calls["name"], category="call", notes=notes)
         self.writer.write_slices(track, call_slices)
 
     def _write_derived(
@@ -485,19 +496,19 @@ class _RankTracks(Struct, frozen=True):
         exposed = exposed_comm_in_steps(self.steps, events)
         if exposed is not None:
             about = "communication during which no compute kernel runs"
-            track = Track(EXPOSED, group, _EXPOSED_PLACE, about)
+            track = Track(EXPOSED, parent=group, place=_EXPOSED_PLACE, about=about)
             self._write_times(track, exposed)
         waiting = waiting_in_steps(self.steps, collectives)
         if waiting is not None:
             about = "communication before the last rank of the collective was there"
-            track = Track(WAITING, group, _WAITING_PLACE, about)
+            track = Track(WAITING, parent=group, place=_WAITING_PLACE, about=about)
             self._write_times(track, waiting)
         compute = busy_time(events, "compute")
         comm = busy_time(events, "comm")
-        compute_track = Track("compute busy", group, _COMPUTE_PLACE, unit="%")
+        compute_track = Track("compute busy", parent=group, place=_COMPUTE_PLACE, unit="%")
         steps_with_compute = steps_with(self.steps, "compute_ns")
         self._write_counter(compute_track, compute, steps_with_compute)
-        comm_track = Track("communication busy", group, _COMM_PLACE, unit="%")
+        comm_track = Track("communication busy", parent=group, place=_COMM_PLACE, unit="%")
         steps_with_comm = steps_with(self.steps, "comm_ns")
         self._write_counter(comm_track, comm, steps_with_comm)
 
@@ -519,7 +530,7 @@ class _RankTracks(Struct, frozen=True):
         latest_started_row = n_steps_started - 1
         numbers = self.steps.select(["step"])
         notes = numbers.take(pa.array(latest_started_row))
-        time_slices = slices(times.starts, times.ends, track.name, "derived", notes)
+        time_slices = slices(times.starts, times.ends, track.name, category="derived", notes=notes)
         self.writer.write_slices(track, time_slices)
 
 
@@ -543,9 +554,11 @@ def _gaps_text(series: Series) -> str | None:
     """
     if not series.times.size:
         return None
+    # A value holds until the next sample. Before a gap, it holds only for a period of sampling. The
+    # last sample has no next one.
     to_next_sample_ns = np.diff(series.times)
-    held_ns = series.held_ns[:-1]
-    unsampled_ns = int((to_next_sample_ns - held_ns).sum())
+    held_until_next_ns = series.held_ns[:-1]
+    unsampled_ns = int((to_next_sample_ns - held_until_next_ns).sum())
     if not unsampled_ns:
         return None
     return f"nothing was sampled for {unsampled_ns} ns: the last value before a gap is drawn there"
@@ -568,8 +581,9 @@ def bin_edges(steps: StepsTable) -> Int64:
         return np.empty(0, np.int64)
     starts, ends = times_of(steps, "start_ns", "end_ns")
     captures = union(starts, ends)
-    # No step has a length.
-    if not captures.starts.size:
+    are_all_steps_empty = not captures.starts.size
+    if are_all_steps_empty:
+        # One edge makes no bin.
         return starts[:1]
     lengths_ns = captures.ends - captures.starts
     n_steps = pc.count_distinct(steps["step"]).as_py()
@@ -597,22 +611,24 @@ def busy_percent(busy: IntervalSet, steps: IntervalSet, edges: Int64) -> tuple[I
     """Return how busy a rank is in each bin, as times and values in whole percent.
 
     Each value holds from its time to the next time. Bins of equal value are merged. The last value
-    is 0, at the end of the last step's bin. Time outside `steps` does not count.
+    is 0, at the end of the bin of the last step. Time outside `steps` does not count, so a value is
+    the busy share of the part of the bin that is inside of steps.
     """
-    edge_after_steps = np.searchsorted(edges, steps.ends[-1])
-    edges = edges[: edge_after_steps + 1]
-    bin_starts = edges[:-1]
-    bin_ends = edges[1:]
-    bin_ns = steps.lengths(bin_starts, bin_ends)
+    # The first edge at or after the end of the steps ends their last bin.
+    index_of_last_edge = np.searchsorted(edges, steps.ends[-1])
+    used_edges = edges[: index_of_last_edge + 1]
+    bin_starts = used_edges[:-1]
+    bin_ends = used_edges[1:]
+    step_ns_in_bin = steps.lengths(bin_starts, bin_ends)
     busy_in_steps = busy.intersect(steps)
-    busy_ns = busy_in_steps.lengths(bin_starts, bin_ends)
-    # Rounded to the nearest percent in integers: 100 * busy / bin + 1/2, both over 2 * bin. A bin
-    # without time of a step is 0 % busy.
-    double_bin_ns = np.maximum(2 * bin_ns, 1)
-    bin_percent = (200 * busy_ns + bin_ns) // double_bin_ns
-    percent = np.append(bin_percent, 0)
-    first_of_each_value = run_starts(percent)
-    return edges[first_of_each_value], percent[first_of_each_value]
+    busy_ns_in_bin = busy_in_steps.lengths(bin_starts, bin_ends)
+    # In integers, `100 * busy / step` is rounded to the nearest percent by
+    # `(200 * busy + step) // (2 * step)`. The maximum makes a bin outside of steps 0 % busy.
+    divisor_ns = np.maximum(2 * step_ns_in_bin, 1)
+    percent_of_bin = (200 * busy_ns_in_bin + step_ns_in_bin) // divisor_ns
+    percent_from_edge = np.append(percent_of_bin, 0)
+    first_of_each_value = run_starts(percent_from_edge)
+    return used_edges[first_of_each_value], percent_from_edge[first_of_each_value]
 
 
 def _flow_ids(table: pa.Table) -> pa.Array:
@@ -630,25 +646,35 @@ def _flow_ids(table: pa.Table) -> pa.Array:
 def _with_last_rank(collectives: CollectivesTable) -> pa.Table:
     """Add the column ``last_rank``: the rank that the others waited for.
 
-    Null if no rank was last alone, or if the collective is not matched.
+    `collectives` has a row per collective and rank. Null if no rank was last alone, or if the
+    collective is not matched.
     """
+    # Only the rank that comes last alone is later than all others.
     is_last_rank = pc.greater(collectives["late_by_ns"], 0)
-    rows_of_last_ranks = collectives.filter(is_last_rank)
-    row_of_last_rank = pc.index_in(_flow_ids(collectives), value_set=_flow_ids(rows_of_last_ranks))
-    last_rank = rows_of_last_ranks["rank"].take(row_of_last_rank)
-    matched_last_rank = pc.if_else(collectives["is_matched"], last_rank, None)
-    return collectives.append_column("last_rank", matched_last_rank)
+    last_arrivals = collectives.filter(is_last_rank)
+    # For each row, the index of the last arrival of the same collective, or null.
+    last_arrival_of_row = pc.index_in(_flow_ids(collectives), value_set=_flow_ids(last_arrivals))
+    last_rank_of_row = last_arrivals["rank"].take(last_arrival_of_row)
+    last_rank_if_matched = pc.if_else(collectives["is_matched"], last_rank_of_row, None)
+    return collectives.append_column("last_rank", last_rank_if_matched)
 
 
 def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
-    """Return the operations of a rank as slices, with the columns of their collectives as notes."""
-    ids = _flow_ids(collectives)
+    """Return the operations of a rank as slices, with the columns of their collectives as notes.
+
+    `events` has a row per operation of the rank, and `collectives` a row per collective of it.
+    """
+    id_of_collective = _flow_ids(collectives)
     # Only matched collectives have arrows.
-    flows = pc.if_else(collectives["is_matched"], ids, None)
-    notes_and_flows = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
-    # Null for an operation without a collective, whose notes are then null too.
-    collective_of_operation = pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True)
-    collective_notes = notes_and_flows.take(collective_of_operation)
+    flow_of_collective = pc.if_else(collectives["is_matched"], id_of_collective, None)
+    notes_of_collectives = collectives.select(_COLLECTIVE_NOTES)
+    with_flows = notes_of_collectives.append_column(FLOW, flow_of_collective)
+    # For each operation, the row of its collective. Null for an operation without a collective, so
+    # that its notes about a collective are null too.
+    collective_of_operation = pc.index_in(
+        _flow_ids(events), value_set=id_of_collective, skip_nulls=True
+    )
+    collective_notes = with_flows.take(collective_of_operation)
     operation_notes = events.select(_OPERATION_NOTES)
     columns = [*operation_notes.columns, *collective_notes.columns]
     names = [*_OPERATION_NOTES, *collective_notes.column_names]
@@ -657,7 +683,7 @@ def _operation_slices(events: EventsTable, collectives: pa.Table) -> pa.Table:
     # What runs in a graph is not known to be compute.
     is_graph = pc.equal(events["name"], GRAPH)
     category = pc.if_else(is_graph, "graph", events["category"])
-    return slices(starts, ends, events["name"], category, notes)
+    return slices(starts, ends, events["name"], category=category, notes=notes)
 
 
 class _Stream(NamedTuple):
@@ -679,16 +705,16 @@ def _streams(events: EventsTable) -> Iterator[_Stream]:
     is_comm = pc.fill_null(is_known_comm, fill_value=False).to_numpy()
     starts, ends = times_of(events, "start_ns", "end_ns")
     for rows in _rows_of_streams(devices, streams, is_graph):
-        # All rows have the same device and stream, and are graphs or not.
-        first = rows[0]
-        name = _stream_name(devices[first], streams[first])
+        # All rows have the same device and stream. Either all or none of them are graphs.
+        first_row = rows[0]
+        name = _stream_name(devices[first_row], streams[first_row])
         if is_comm[rows].any():
             name += " (NCCL)"
-        elif is_graph[first]:
+        elif is_graph[first_row]:
             name += " (CUDA graphs as a whole)"
-        places_of_lanes = disjoint_lanes(starts[rows], ends[rows], correlation_ids[rows])
-        # The places are among the rows of this stream, and lanes have rows of all operations.
-        lanes = [rows[places] for places in places_of_lanes]
+        lanes_in_stream = disjoint_lanes(starts[rows], ends[rows], correlation_ids[rows])
+        # From indices into `rows` to rows of `events`.
+        lanes = [rows[indices] for indices in lanes_in_stream]
         yield _Stream(name, lanes)
 
 

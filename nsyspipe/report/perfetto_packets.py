@@ -49,13 +49,20 @@ def shown(text: str) -> str:
 
 
 def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of texts as a dictionary. Flags become texts, other columns stay."""
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.string())
-    if not pa.types.is_string(column.type):
+    """Return a column of texts or flags in dictionary form, with flags as texts.
+
+    The entries of the dictionary are bytes, because the text of an export may not be UTF-8. A
+    column of any other type stays as it is.
+    """
+    is_of_flags = pa.types.is_boolean(column.type)
+    is_of_texts = pa.types.is_string(column.type)
+    if is_of_flags:
+        texts = column.cast(pa.string())
+    elif is_of_texts:
+        texts = column
+    else:
         return column
-    # As bytes, because nothing ensures that the text of an export is UTF-8.
-    return column.cast(pa.binary()).dictionary_encode()
+    return texts.cast(pa.binary()).dictionary_encode()
 
 
 def slices(
@@ -93,30 +100,31 @@ class Values(NamedTuple):
 def values_of(column: pa.ChunkedArray) -> Values:
     """Return a column of `coded` as numbers. Null becomes 0.
 
-    The dictionary of a column may have texts that no row uses. The `texts` returned have only those
-    in use, in the order of the dictionary.
+    The numbers of a column of texts are indices into the `texts` of the result. The dictionary of
+    such a column may have entries that no row uses. They are left out of `texts`.
     """
-    column = column.combine_chunks()
-    validity = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    array = column.combine_chunks()
+    validity = pc.is_valid(array).to_numpy(zero_copy_only=False)
     is_known = np.asarray(validity, np.bool_)
-    is_text = pa.types.is_dictionary(column.type)
-    if not is_text:
-        return Values(_numbers_without_null(column), is_known, None)
-    code_of_row = _numbers_without_null(column.indices)
-    n_uses = np.bincount(code_of_row[is_known], minlength=len(column.dictionary))
-    is_used = n_uses > 0
-    used_texts = column.dictionary.filter(is_used).to_pylist()
-    decoded_texts = [raw.decode("utf-8", "replace") for raw in used_texts]
+    is_of_texts = pa.types.is_dictionary(array.type)
+    if not is_of_texts:
+        return Values(_numbers_without_null(array), is_known, None)
+    entry_of_row = _numbers_without_null(array.indices)
+    n_uses_of_entry = np.bincount(entry_of_row[is_known], minlength=len(array.dictionary))
+    is_entry_used = n_uses_of_entry > 0
+    used_entries = array.dictionary.filter(is_entry_used).to_pylist()
+    decoded_texts = [raw.decode("utf-8", "replace") for raw in used_entries]
     texts = tuple(map(shown, decoded_texts))
-    # The place of each code in use among all codes in use. The other codes are of no row.
-    place_of_code = np.cumsum(is_used) - 1
-    # If all rows are null, the dictionary is empty. Their code is 0, so 0 must have a place.
-    place_of_code = np.append(place_of_code, 0)
-    text_of_row = np.where(is_known, place_of_code[code_of_row], 0)
-    return Values(text_of_row, is_known, texts)
+    # The index in `texts` of each entry that is used, which is the number of used entries before.
+    index_of_entry = np.cumsum(is_entry_used) - 1
+    # A row of null has the entry 0, which an empty dictionary does not have.
+    index_of_entry_or_null = np.append(index_of_entry, 0)
+    index_of_row = np.where(is_known, index_of_entry_or_null[entry_of_row], 0)
+    return Values(index_of_row, is_known, texts)
 
 
 def _numbers_without_null(column: pa.Array) -> Int64:
+    """Return the numbers of a column, with 0 in place of null."""
     if column.null_count:
         column = pc.fill_null(column, 0)
     numbers: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
@@ -124,9 +132,10 @@ def _numbers_without_null(column: pa.Array) -> Int64:
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
-    """Return the rows of each track, if a slice goes to the first track that is free.
+    """Divide slices among tracks, so that the slices of a track do not overlap.
 
-    The slices of a track do not overlap. Rows are in order of (start, end, ties).
+    A slice goes to the first track that is free. Returns the rows of each track, in order of
+    (start, end, ties).
     """
     # `lexsort` sorts by its last key first.
     keys = (ends, starts) if ties is None else (ties, ends, starts)
@@ -135,8 +144,8 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
     sorted_ends = ends[sorted_rows]
     latest_ends = np.maximum.accumulate(sorted_ends)
     is_after_all_before = sorted_starts[1:] >= latest_ends[:-1]
-    # No slices overlap, so one track has room for all of them.
     if is_after_all_before.all():
+        # One track has room for all slices.
         return [sorted_rows] if sorted_rows.size else []
 
     def has_room(open_ends: list[int], _end: int) -> bool:
@@ -146,15 +155,17 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
-    """Return the rows of each track, if slices that overlap on a track are inside each other.
+    """Divide slices among tracks. Slices of a track overlap only if one is inside of the other.
 
-    Rows are in order of (start, longest first, depth).
+    A slice goes to the first track that has room for it. Returns the rows of each track, in order
+    of (start, longest first, depth). `depth` is smaller for the outer one of two equal slices.
     """
     latest_end_first = -ends
     # `lexsort` sorts by its last key first.
     sorted_rows = np.lexsort((depth, latest_end_first, starts))
 
     def has_room(open_ends: list[int], end: int) -> bool:
+        # The slice must end inside of the innermost open slice.
         return not open_ends or end <= open_ends[-1]
 
     return _lanes(sorted_rows, starts[sorted_rows], ends[sorted_rows], has_room)
@@ -245,13 +256,19 @@ class TraceWriter:
     def write_order(self) -> None:
         """Show processes and threads in the order of their tracks, not of their names or IDs."""
         descriptor = pb2().TrackDescriptor
-        process_order = descriptor.PROCESS_ORDERING_EXPLICIT
-        thread_order = descriptor.THREAD_ORDERING_EXPLICIT
-        order = {"uuid": 0, "process_ordering": process_order, "thread_ordering": thread_order}
+        order = {
+            # The track 0 stands for the whole trace.
+            "uuid": 0,
+            "process_ordering": descriptor.PROCESS_ORDERING_EXPLICIT,
+            "thread_ordering": descriptor.THREAD_ORDERING_EXPLICIT,
+        }
         self._write(track_descriptor=order)
 
     def write_track(self, track: Track) -> int:
-        """Describe a track that has no slices of its own, and return its number."""
+        """Write the description of a track, and return the number of the track.
+
+        For a track with slices or values, use `write_slices` or `write_counter` instead.
+        """
         self._n_tracks += 1
         number = self._n_tracks
         description = None if track.about is None else shown(track.about)
@@ -277,6 +294,7 @@ class TraceWriter:
         notes = {"start_ns": columns[START]}
         notes |= {name: values for name, values in columns.items() if name not in NOT_NOTES}
         id_of_text = _ids_of_texts(notes.values())
+        # The texts that later packets refer to by their IDs.
         interned = {
             "event_names": _interned_names(columns[NAME].texts or ()),
             "event_categories": _interned_names(columns[CATEGORY].texts or ()),
@@ -292,8 +310,8 @@ class TraceWriter:
         """Write a counter: times in order, and the value from each of them on."""
         number = self.write_track(track)
         self._write_first(number)
-        kind = pb2().TrackEvent.TYPE_COUNTER
-        message, packet = _event(number, kind)
+        # The packet is a part of the message, and both are used again for each value.
+        message, packet = _message_of_event(number, pb2().TrackEvent.TYPE_COUNTER)
         packets = []
         trace_times = self._trace_times(times)
         for time, value in zip(trace_times, values.tolist(), strict=True):
@@ -303,8 +321,13 @@ class TraceWriter:
         self._file.write(b"".join(packets))
 
     def _write_first(self, sequence: int, **fields: object) -> None:
-        """Write the first packet of a sequence. Its events are on the track of the same number."""
+        """Write the first packet of a sequence of packets.
+
+        The events of a sequence are on the track that has the number of the sequence. `fields` are
+        further fields of the packet.
+        """
         packet = pb2().TracePacket
+        # Nothing before this packet applies to the sequence, and its later packets need this one.
         flags = packet.SEQ_INCREMENTAL_STATE_CLEARED | packet.SEQ_NEEDS_INCREMENTAL_STATE
         event_defaults = {"track_uuid": sequence}
         self._write(
@@ -325,10 +348,10 @@ class TraceWriter:
     ) -> None:
         """Write begins and ends in order of time. Ends come before begins at the same time."""
         begins = _Begins(number, columns, notes)
-        end_message, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
+        end_message, end_packet = _message_of_event(number, pb2().TrackEvent.TYPE_SLICE_END)
         starts = columns[START].numbers
         ends = columns[END].numbers
-        # Of the slices that have begun, outer ones first. So the last one ends first.
+        # The ends of the slices that have begun, outer slices first. So the last end comes next.
         open_ends: list[int] = []
 
         def packet_of_next_end() -> bytes:
@@ -352,14 +375,19 @@ class TraceWriter:
 
 
 def _fields_of_kind(track: Track, number: int) -> dict[str, object]:
-    """Return the fields that only this kind of track has: a thread, a process, or another one."""
+    """Return the fields that depend on the kind of a track: a thread, a process, or neither.
+
+    `number` is the number of the track.
+    """
     name = shown(track.name)
     if track.is_thread:
+        # Different for each track, because the number is.
         thread_id = _FIRST_THREAD + number
         return {"thread": {"pid": track.process, "tid": thread_id, "thread_name": name}}
     if track.process is not None:
         process = {"pid": track.process, "process_name": name}
         return {"process": process}
+    # The tracks below are in the order of their places.
     explicit_order = pb2().TrackDescriptor.EXPLICIT
     return {"name": name, "child_ordering": explicit_order}
 
@@ -378,9 +406,9 @@ def _with_ids(values: Values, id_of_text: Mapping[str, int]) -> Values:
     if values.texts is None:
         return values
     ids = [id_of_text[text] for text in values.texts]
-    # A column of nulls has no texts, but its numbers are 0. So there must be an entry 0.
-    id_of_number = np.array([*ids, 0], np.int64)
-    return values._replace(numbers=id_of_number[values.numbers])
+    # The number of null is 0, which must be an index even if there are no texts.
+    ids_and_guard = np.array([*ids, 0], np.int64)
+    return values._replace(numbers=ids_and_guard[values.numbers])
 
 
 def _known_columns(slices: pa.Table) -> dict[str, Values]:
@@ -398,13 +426,20 @@ def _interned_strings(id_of_text: Mapping[str, int]) -> list[dict[str, object]]:
     return [{"iid": iid, "str": text.encode()} for text, iid in id_of_text.items()]
 
 
-def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
-    """Return a message with one event, and this event. Both are used again for similar events."""
+class _MessageOfEvent(NamedTuple):
+    """A message, and the packet in it. Whoever changes the packet changes the message."""
+
+    message: Trace
+    packet: TracePacket
+
+
+def _message_of_event(sequence: int, kind: TrackEvent.Type) -> _MessageOfEvent:
+    """Return a message with the packet of one event, which can be used again for similar events."""
     message = pb2().Trace()
     flag = pb2().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
     packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
     packet.track_event.type = kind
-    return message, packet
+    return _MessageOfEvent(message, packet)
 
 
 class _Begins:
@@ -413,32 +448,36 @@ class _Begins:
     def __init__(
         self, sequence: int, columns: Mapping[str, Values], notes: Sequence[Values]
     ) -> None:
+        """Prepare the packets of all slices of a track.
+
+        `sequence` is the number of the track. `columns` are the columns of its slices by name, and
+        `notes` are those that are notes, with the IDs of texts as numbers.
+        """
         self._names = columns[NAME].numbers
         self._flows = columns.get(FLOW)
         self._notes = notes
         optional_columns = [*notes] if self._flows is None else [*notes, self._flows]
         categories = columns[CATEGORY].numbers
         # Slices of the same shape have the same fields, so one writer makes all their packets.
-        shapes = _shapes(categories, optional_columns)
-        _, first_slice_of_shape, self._writer_of_slice = np.unique(
-            shapes, return_index=True, return_inverse=True
+        shape_of_slice = _shapes(categories, optional_columns)
+        _shape, first_slice_of_shape, self._writer_of_slice = np.unique(
+            shape_of_slice, return_index=True, return_inverse=True
         )
         self._writers = []
         for first_slice in first_slice_of_shape.tolist():
-            known_places = [
-                place
-                for place, values in enumerate(optional_columns)
-                if values.is_known[first_slice]
+            known_notes = [
+                index for index, values in enumerate(notes) if values.is_known[first_slice]
             ]
+            has_flow = self._flows is not None and bool(self._flows.is_known[first_slice])
             category = int(categories[first_slice])
-            writer = _begin_writer(sequence, category, notes, known_places)
+            writer = _begin_writer(sequence, category, notes, known_notes, has_flow=has_flow)
             self._writers.append(writer)
 
     def packets(self, rows: slice, times: Sequence[int]) -> list[bytes]:
-        """Return the packets of some slices that start at these times."""
+        """Return the packets of the begins of some slices. `times` are their starts."""
         writers = self._writers
         note_columns = [values.numbers[rows].tolist() for values in self._notes]
-        # IDs of names start at 1.
+        # IDs of names start at 1, and the numbers of names at 0.
         name_ids = self._names[rows] + 1
         fields_of_slices = zip(
             self._writer_of_slice[rows].tolist(),
@@ -449,8 +488,8 @@ class _Begins:
             strict=True,
         )
         return [
-            writers[writer](time, name_id, flow_id, notes)
-            for writer, time, name_id, flow_id, notes in fields_of_slices
+            writers[writer_index](time, name_id, flow_id, notes)
+            for writer_index, time, name_id, flow_id, notes in fields_of_slices
         ]
 
     def _flow_ids(self, rows: slice, n_slices: int) -> Iterable[int]:
@@ -477,57 +516,41 @@ def _shapes(categories: Int64, optional_columns: Iterable[Values]) -> Int64:
 
 
 def _begin_writer(
-    sequence: int, category: int, notes: Sequence[Values], known_places: Sequence[int]
+    sequence: int,
+    category: int,
+    notes: Sequence[Values],
+    known_notes: Sequence[int],
+    *,
+    has_flow: bool,
 ) -> _BeginWriter:
     """Return a function that makes the packet of a begin, for slices with the same fields.
 
-    `category` is the index of their category. `known_places` are the indices of the notes that they
-    have, and the number of all notes if they have a flow. All packets are made from one message,
-    whose values change.
+    `category` is the index of the category of the slices, and `known_notes` are the indices of the
+    notes that the slices have. All packets are made from one message, whose values change.
     """
-    kind = pb2().TrackEvent.TYPE_SLICE_BEGIN
-    message, packet = _event(sequence, kind)
+    message, packet = _message_of_event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
     event = packet.track_event
     # IDs of categories and of names start at 1, and indices at 0.
     event.category_iids.append(category + 1)
-    has_flow = len(notes) in known_places
     if has_flow:
+        # A placeholder. Each slice has its own ID of a flow.
         event.flow_ids.append(0)
     flow_ids = event.flow_ids
-    number_places, text_places = _note_places(notes, known_places)
+    indices_of_numbers = [index for index in known_notes if notes[index].texts is None]
+    indices_of_texts = [index for index in known_notes if notes[index].texts is not None]
     add = event.debug_annotations.add
-    number_notes = [(place, add(name_iid=place + 1)) for place in number_places]
-    text_notes = [(place, add(name_iid=place + 1)) for place in text_places]
+    number_notes = [(index, add(name_iid=index + 1)) for index in indices_of_numbers]
+    text_notes = [(index, add(name_iid=index + 1)) for index in indices_of_texts]
 
     def write_begin(time: int, name_id: int, flow_id: int, values: Sequence[int]) -> bytes:
         packet.timestamp = time
         event.name_iid = name_id
         if has_flow:
             flow_ids[0] = flow_id
-        for place, note in number_notes:
-            note.int_value = values[place]
-        for place, note in text_notes:
-            note.string_value_iid = values[place]
+        for index, note in number_notes:
+            note.int_value = values[index]
+        for index, note in text_notes:
+            note.string_value_iid = values[index]
         return bytes(message.SerializeToString())
 
     return write_begin
-
-
-class _NotePlaces(NamedTuple):
-    """The places of some notes, by what their values are."""
-
-    of_numbers: list[int]
-    of_texts: list[int]
-
-
-def _note_places(notes: Sequence[Values], known_places: Iterable[int]) -> _NotePlaces:
-    """Return the known places without that of the flow, which is behind all notes."""
-    places = _NotePlaces([], [])
-    for place in known_places:
-        is_flow = place == len(notes)
-        if is_flow:
-            continue
-        is_number = notes[place].texts is None
-        places_of_kind = places.of_numbers if is_number else places.of_texts
-        places_of_kind.append(place)
-    return places

@@ -43,14 +43,16 @@ def redaction_text(redaction: Redaction, out: Path) -> str:
 def _removed(amounts: Iterable[Amount]) -> list[str]:
     """Return a line for each kind and unit of what was removed: how much, and where."""
     sorted_amounts = sorted(amounts, key=attrgetter("kind", "unit", "place"))
-    by_kind_and_unit = grouped(((amount.kind, amount.unit), amount) for amount in sorted_amounts)
-    if not by_kind_and_unit:
+    if not sorted_amounts:
         return ["nothing, because the report contains only what analysis needs"]
-    totals = [_total_text(group) for group in by_kind_and_unit.values()]
+    by_kind_and_unit = grouped(((amount.kind, amount.unit), amount) for amount in sorted_amounts)
+    groups = [*by_kind_and_unit.values()]
+    kinds = [group[0].kind for group in groups]
+    totals = [_total_text(group) for group in groups]
+    kind_width = max(map(len, kinds))
     total_width = max(map(len, totals))
-    kind_width = max(len(kind) for kind, _unit in by_kind_and_unit)
     lines = []
-    for total, ((kind, _unit), group) in zip(totals, by_kind_and_unit.items(), strict=True):
+    for kind, total, group in zip(kinds, totals, groups, strict=True):
         places = _places(kind, group)
         lines.append(f"{kind:<{kind_width}}  {total:>{total_width}}  {places}")
     return lines
@@ -65,13 +67,14 @@ def _total_text(amounts: Sequence[Amount]) -> str:
 def _places(kind: str, amounts: Iterable[Amount]) -> str:
     """Return the tables or columns in which something was removed.
 
-    Each unknown table is named. Of the other tables, only a few are.
+    All unknown tables are named, but only a few of the other tables.
     """
     if kind in UNKNOWN:
         places = [f"{printable(amount.place)} ({amount.n:,})" for amount in amounts]
         return ", ".join(places)
     columns_of_table: dict[str, list[str]] = {}
     for amount in amounts:
+        # A place is ``table.column``, or ``table`` for a whole table.
         table, _, column = amount.place.partition(".")
         columns = columns_of_table.setdefault(table, [])
         if column:
@@ -90,23 +93,26 @@ def _table_text(table: str, columns: Sequence[str]) -> str:
 
 def _notes(redaction: Redaction) -> Iterator[str]:
     """Yield what to check before the copies are shared."""
-    n_named = redaction.removed.n_named
-    if n_named:
-        texts = "1 kept text still contains"
-        if n_named > 1:
-            texts = f"{n_named:,} kept texts still contain"
-        yield f"warning: {texts} a host name, a user name or a home directory"
+    n_texts_with_names = redaction.removed.n_named
+    if n_texts_with_names:
+        if n_texts_with_names == 1:
+            texts_contain = "1 kept text still contains"
+        else:
+            texts_contain = f"{n_texts_with_names:,} kept texts still contain"
+        yield f"warning: {texts_contain} a host name, a user name or a home directory"
     yield "file names stay, so check them for private words"
     if redaction.n_hosts:
         yield _host_note(len(redaction.places))
     kinds = {amount.kind for amount in redaction.removed.amounts()}
     if not kinds.isdisjoint(UNKNOWN):
         yield "unknown tables were left out (a later nsyspipe may know them)"
-    if redaction.beside:
-        names = map(printable, redaction.beside)
+    files_beside_reports = redaction.beside
+    if files_beside_reports:
+        names = map(printable, files_beside_reports)
         files = few(names, _MAX_NAMES)
         yield f"not copied, although analyze uses these files: {files}"
-    if redaction.beside or redaction.has_others_beside:
+    # Other files beside the reports may also be logs that a user shares.
+    if files_beside_reports or redaction.has_others_beside:
         yield (
             "NCCL logs, topology files and sidecars (JSON files of launchers) contain host names, "
             "addresses and commands, so check them before you share them"

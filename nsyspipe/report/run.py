@@ -91,12 +91,14 @@ _MEANING_OF_TILES = (
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
 _IDLE_BEFORE = OTHER_FIGURES["idle_before"]
-_LENGTH = "length_ns"
-_LATENESS = "lateness_ns_per_step"
-_DELAY = OTHER_FIGURES["straggler_delay"]
+# The length of a step, or of a capture without training steps.
+_LENGTH_COLUMN = "length_ns"
+# The straggler delay.
+_DELAY_COLUMN = "lateness_ns_per_step"
+_DELAY_FIGURE = OTHER_FIGURES["straggler_delay"]
 # The main questions (exposed, hidden, who waits for whom) keep their columns longest.
 _FROM_WIDTH = {
-    _LATENESS: 44,
+    _DELAY_COLUMN: 44,
     "wait_share": 52,
     "comm_share": 60,
     "compute_share": 70,
@@ -150,8 +152,9 @@ class Extent(Struct, frozen=True):
 
     # Names of the figures that are shown as tiles.
     figures: Sequence[str]
+    # The most ranks that a table has.
     n_ranks: int
-    # None for all findings.
+    # None for all findings, and 0 for none.
     n_findings: int | None
     # None for all problems.
     n_problems: int | None = None
@@ -194,24 +197,23 @@ def summary_text(
     console
         The console that the text is for.
     n_findings
-        How many recommendations to show; None for all, with what stands behind each.
+        How many recommendations to show. None for all, with the details of each.
     n_top
-        How many kernels, collectives and communicators to list; None for no lists.
+        How many kernels, collectives and communicators to list. None for no lists.
     is_verbose
         Whether everything is shown that is known of the run.
     reports
-        The reports as they were named on the command line, for the next command; None where they
-        are not worth repeating.
+        The reports as they were named on the command line, which the next command names again. If
+        None, the next command has the word ``REPORTS``.
     """
     is_large = run.header.n_ranks > _MAX_RANKS_SHOWN_IN_FULL
-    n_ranks = _N_RANKS_OF_LARGER_RUNS if is_large else _MAX_RANKS_SHOWN_IN_FULL
-    max_findings = None if is_verbose else n_findings
-    is_brief = n_findings is not None and not is_verbose
+    max_ranks = _N_RANKS_OF_LARGER_RUNS if is_large else _MAX_RANKS_SHOWN_IN_FULL
+    has_all_findings = is_verbose or n_findings is None
     extent = Extent(
         figures=(*_STEPS, *WORK, *SHARES, *_SIZES),
-        n_ranks=n_ranks,
-        n_findings=max_findings,
-        is_brief=is_brief,
+        n_ranks=max_ranks,
+        n_findings=None if has_all_findings else n_findings,
+        is_brief=not has_all_findings,
         n_top=n_top,
         is_verbose=is_verbose,
         reports=reports,
@@ -220,7 +222,11 @@ def summary_text(
 
 
 def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the blocks of a run: the first screen, details or a closing sentence, next commands."""
+    """Yield the blocks of a run: the first screen, then details or a closing sentence.
+
+    A verbose output has all details. Any other output has a closing sentence, and the findings in
+    detail unless it is brief or a comment. The last block has the next commands.
+    """
     step = step_time_of(run)
     recommendations = recommendations_of(run)
     checks = checks_of(run)
@@ -239,7 +245,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.is_verbose:
         yield from _details(run, extent, checks)
     else:
-        if not extent.is_brief and not extent.is_comment:
+        is_short = extent.is_brief or extent.is_comment
+        if not is_short:
             yield from _finding_details(run)
         yield _closing(run, extent, recommendations, checks)
     if extent.is_comment:
@@ -252,7 +259,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield a table of ranks if they differ, and which rank is late.
 
-    A verbose output always has the table, but not the second: its findings say which rank is late.
+    A verbose output always has the table. It does not say here which rank is late, because its
+    findings do.
     """
     if extent.is_verbose or do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
@@ -263,7 +271,8 @@ def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
 def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield the tables of ``--top``: what costs most, and the lines of Python in idle time.
 
-    Without ``--top``, a comment has the table of communicators, if they serve more than gradients.
+    Without ``--top``, a comment for a pull request has the table of communicators, if communication
+    serves more than gradients. No other output has a table then.
     """
     if extent.n_top:
         yield from cost_tables(run, extent.n_top).values()
@@ -274,7 +283,9 @@ def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
         traffic = traffic_of(run)
         if traffic:
             yield blocks.Sentence(traffic)
-        tables = cost_tables(run, extent.n_ranks, TRAFFIC)
+        # The table has as many rows as a table of ranks.
+        max_rows = extent.n_ranks
+        tables = cost_tables(run, max_rows, TRAFFIC)
         yield from tables.values()
 
 
@@ -303,9 +314,9 @@ def _origin_text(run: Run) -> str:
 
 
 def _straggler_texts(run: Run) -> Iterator[str]:
-    """Yield how late the late rank is, and where.
+    """Yield how late the late rank is, and in which phases.
 
-    If several ranks are late, yield how the phases of ranks differ.
+    Unless exactly one rank is late, yield how the phases of ranks differ.
     """
     straggler = only_straggler(run)
     if straggler is not None:
@@ -319,7 +330,7 @@ def _straggler_texts(run: Run) -> Iterator[str]:
 def _recommendation_blocks(
     run: Run, extent: Extent, recommendations: Recommendations, checks: Checks
 ) -> Iterator[blocks.Block]:
-    """Yield what to change first, the alternatives, and the limit.
+    """Yield what to change first, and a table of the alternatives with notes.
 
     If there is nothing to change, the first block says so.
     """
@@ -363,7 +374,7 @@ def _origin_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[blocks.Bloc
 
 
 def _figure_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
-    """Yield the figures as tiles, and sentences about idle time, streams and phases."""
+    """Yield the figures as tiles, and sentences on idle time, streams, phases, counters, memory."""
     tiles = key_figures(run, extent.figures)
     if tiles:
         named_tiles = [_with_name_of_median(tile) for tile in tiles]
@@ -390,6 +401,7 @@ def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
 
 
 def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
+    """Yield which checks found nothing, and which were skipped and why."""
     if checks.passed:
         yield blocks.Heading("Checks that found nothing", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
@@ -407,7 +419,7 @@ def skipped_text(check: SkippedCheck) -> str:
 
 
 def _finding_details(run: Run) -> Iterator[blocks.Block]:
-    """Yield the phases, and each finding with its reason, its advice and its bound."""
+    """Yield the phases, then each finding with its details, then what distorted the capture."""
     phases = phase_table(run)
     if phases:
         yield phases
@@ -449,13 +461,15 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
 
 
 def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
-    is_share = name.endswith(("_share", "_ratio"))
-    # All other figures are per step.
-    if run.is_capture and not is_share:
+    """Tell whether a figure has a tile, even if the figure is null. See `key_figures`."""
+    is_per_step = not name.endswith(("_share", "_ratio"))
+    if run.is_capture and is_per_step:
         return False
     if name in WORK:
+        # Null unless the user said what steps work on.
         return summary[name] is not None
     if name in _MESSAGES:
+        # Null unless the sizes of messages were recorded.
         return bool(summary["message_bytes_per_step"])
     return True
 
@@ -463,7 +477,7 @@ def _has_tile(run: Run, name: str, summary: Mapping[str, Any]) -> bool:
 def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
     """Return the tile of a figure: its value with what it means, or why it is null.
 
-    The meaning of a share of the step begins with the time that it is of.
+    The meaning of a ratio begins with a time: the numerator of the ratio, as a mean per step.
     """
     figure = FIGURES.get(name)
     # The time of gradient copies is the only name that is not among the figures.
@@ -471,21 +485,23 @@ def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
     category = figure.category if figure else None
     text = _figure_text(run, name, summary)
     value, unit = _value_and_unit(text)
-    has_known_causes = name in RATIOS or name in _STEPS
-    if has_known_causes and summary[name] is None:
+    # Only for these figures is it known which problems make them null.
+    can_explain_null = name in RATIOS or name in _STEPS
+    if can_explain_null and summary[name] is None:
         absence = why_null(name, run, summary)
         reason = absence.reason
-        return blocks.Tile(label, value, unit, reason, missing=absence.text, category=category)
+        return blocks.Tile(
+            label, value, unit, meaning=reason, missing=absence.text, category=category
+        )
     meaning = _meaning(run, name, summary)
     if name not in RATIOS:
-        return blocks.Tile(label, value, unit, meaning, category=category)
-    time = _mean_time_text(run, name)
+        return blocks.Tile(label, value, unit, meaning=meaning, category=category)
+    mean_time = _mean_time_text(run, name)
     unseen = words.unseen_idle(run) if name == "idle_share" else ""
-    if unseen:
-        time = f"at least {time}"
-        meaning = f"{meaning}, {unseen}"
-    timed_meaning = f"{time} {meaning}"
-    return blocks.Tile(label, value, unit, timed_meaning, category=category, time=time)
+    time = f"at least {mean_time}" if unseen else mean_time
+    why_at_least = f", {unseen}" if unseen else ""
+    timed_meaning = f"{time} {meaning}{why_at_least}"
+    return blocks.Tile(label, value, unit, meaning=timed_meaning, category=category, time=time)
 
 
 def _value_and_unit(text: str) -> tuple[str, str]:
@@ -517,20 +533,30 @@ def _figure_text(run: Run, name: str, summary: Mapping[str, Any]) -> str:
 def _meaning(run: Run, name: str, summary: Mapping[str, Any]) -> str:
     """Return what a figure means in this run, in a few words."""
     figure = FIGURES.get(name)
-    meaning = figure.meaning if figure else ""
-    if run.is_capture:
-        meaning = meaning.replace("step time,", "the capture,")
+    general_meaning = figure.meaning if figure else ""
     if name == "step_time_ns":
-        # How ranks, and how steps, are combined into one figure. A single one is not combined.
-        of_ranks, of_steps = meaning.split(", ")
-        meanings = []
-        if run.header.n_ranks != 1:
-            meanings.append(of_ranks)
-        if summary["n_summary_steps"] != 1:
-            meanings.append(of_steps)
-        meaning = ", ".join(meanings)
+        meaning = _meaning_of_step_time(run, general_meaning, summary)
+    elif run.is_capture:
+        meaning = general_meaning.replace("step time,", "the capture,")
+    else:
+        meaning = general_meaning
     parts = [meaning, *_remarks(run, name, summary)]
     return ", ".join(filter(None, parts))
+
+
+def _meaning_of_step_time(run: Run, general_meaning: str, summary: Mapping[str, Any]) -> str:
+    """Return how the times of ranks and steps are combined into one step time.
+
+    The general meaning is ``slowest rank, median over steps``. A single rank has no slowest rank,
+    and a single step has no median.
+    """
+    of_ranks, of_steps = general_meaning.split(", ")
+    meanings = []
+    if run.header.n_ranks != 1:
+        meanings.append(of_ranks)
+    if summary["n_summary_steps"] != 1:
+        meanings.append(of_steps)
+    return ", ".join(meanings)
 
 
 def _remarks(run: Run, name: str, summary: Mapping[str, Any]) -> list[str]:
@@ -563,7 +589,7 @@ class Absence(NamedTuple):
 
 
 def why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> Absence:
-    """Return what stands for a figure that is null, and why it is null."""
+    """Return what is shown in place of a figure that is null, and why the figure is null."""
     # A job of unknown size counts as one rank.
     n_job_ranks = run.header.n_job_ranks or 1
     is_only_rank = run.header.n_ranks == 1 and n_job_ranks == 1
@@ -583,14 +609,15 @@ def _reason_of_problems(figure: str, run: Run, summary: Mapping[str, Any]) -> st
     first_problem_of_code: dict[str, Mapping[str, Any]] = {}
     for row in run.problem_rows:
         first_problem_of_code.setdefault(row["code"], row)
-    # If steps are missing for another reason, that reason explains all figures.
-    if not summary["n_summary_steps"] and "no-steps" not in first_problem_of_code:
-        figure = "step_time_ns"
-    codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    code = next(filter(first_problem_of_code.__contains__, codes), None)
-    if code is None:
+    # If no step can be used, the reason for that explains all figures. Only a run that has no steps
+    # at all can still have figures of its whole capture.
+    are_steps_unusable = not summary["n_summary_steps"] and "no-steps" not in first_problem_of_code
+    explained_figure = "step_time_ns" if are_steps_unusable else figure
+    codes_clearest_first = _CAUSES.get(explained_figure, _NO_STEPS)
+    codes_of_run = [code for code in codes_clearest_first if code in first_problem_of_code]
+    if not codes_of_run:
         return "see Problems"
-    problem = first_problem_of_code[code]
+    problem = first_problem_of_code[codes_of_run[0]]
     # Before the colon a message says what is missing, and after it what is unknown therefore.
     missing_text, *_ = problem["message"].split(": ")
     missing = shortened(missing_text, _MAX_REASON_CHARS)
@@ -601,11 +628,12 @@ def _reason_of_problems(figure: str, run: Run, summary: Mapping[str, Any]) -> st
 
 
 def without_waits(run: Run) -> str:
-    """Return why nothing can be shown of who waits for whom."""
+    """Return why it cannot be shown which ranks wait for which other ranks."""
     (summary,) = run.summary().to_pylist()
     is_wait_known = summary["wait_share"] is not None
     has_comm = bool(summary["comm_share"])
     if is_wait_known and has_comm:
+        # Only the steps can be missing.
         return "Not known: who is late is counted in each step, and there are no steps."
     absence = why_null("wait_share", run, summary)
     if absence.text == _NOT_KNOWN:
@@ -618,20 +646,20 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
 
     The delay is the straggler delay. Without training steps, the length is that of the capture.
     """
-    delay_of_rank = _delay_of_rank(run)
-    capture_of_rank = {}
+    delay_ns_of_rank = _delay_ns_of_rank(run)
+    capture_ns_of_rank = {}
     if run.is_capture:
         captures = run.breakdown().to_pylist()
-        capture_of_rank = {row["rank"]: row["wall_ns"] for row in captures}
+        capture_ns_of_rank = {row["rank"]: row["wall_ns"] for row in captures}
     rows: list[dict[str, Any]] = [{**row} for row in run.rank_summary().to_pylist()]
     for row in rows:
         rank = row["rank"]
-        row[_LENGTH] = capture_of_rank.get(rank, row["step_time_ns"])
-        row[_LATENESS] = delay_of_rank.get(rank)
+        row[_LENGTH_COLUMN] = capture_ns_of_rank.get(rank, row["step_time_ns"])
+        row[_DELAY_COLUMN] = delay_ns_of_rank.get(rank)
     return rows
 
 
-def _delay_of_rank(run: Run) -> dict[int, float]:
+def _delay_ns_of_rank(run: Run) -> dict[int, float]:
     """Return the straggler delay per step, ns, of each rank for which it is known."""
     return {delay.rank: delay.delay_ns for delay in rank_delays(run)}
 
@@ -640,21 +668,27 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with its shares of a step, for at most `n_shown` ranks."""
     rows = rank_rows(run)
     length_heading = "capture" if run.is_capture else "step\ntime"
-    length = Field(length_heading, of(_LENGTH, ms_text))
+    length = Field(length_heading, of(_LENGTH_COLUMN, ms_text))
     fields = [_rank_field(run), length]
     for name in PLACES["ranks"]:
         if _is_shown_share(name, rows):
             from_width = _share_from_width(name, rows)
             fields.append(_share_field(name, from_width))
-    if _is_known(_LATENESS, rows):
-        from_width = _FROM_WIDTH[_LATENESS]
-        lateness = of(_LATENESS, ms_text)
-        delay = Field(_DELAY.heading, lateness, from_width=from_width, hint=_DELAY.meaning)
+    if _is_known(_DELAY_COLUMN, rows):
+        from_width = _FROM_WIDTH[_DELAY_COLUMN]
+        delay = Field(
+            _DELAY_FIGURE.heading,
+            of(_DELAY_COLUMN, ms_text),
+            from_width=from_width,
+            hint=_DELAY_FIGURE.meaning,
+        )
         fields.append(delay)
     return _table_of_ranks(run, rows, fields, n_shown)
 
 
 def _rank_field(run: Run) -> Field:
+    """Return the column of the ranks."""
+
     def rank_cell(row: Mapping[str, Any]) -> str:
         return run.rank_names.name(row["rank"])
 
@@ -675,8 +709,8 @@ def _is_shown_share(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
 def _share_from_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     """Return the terminal width from which on a share is shown.
 
-    Of two overlaps, one is shown in the widest terminals only: the overlap with all compute, or
-    the overlap with backward if no rank has it.
+    Only the widest terminals show both overlaps. All others show the overlap with backward. If that
+    is not known for any rank, they show the overlap with all compute.
     """
     has_backward = _is_known("backward_overlap_ratio", rows)
     less_important_overlap = "overlap_ratio" if has_backward else "backward_overlap_ratio"
@@ -694,13 +728,14 @@ def _share_field(name: str, from_width: int) -> Field:
 def rank_time_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank with the mean times of its steps, for at most `n_shown` ranks."""
     rows = _rank_time_rows(run)
-    headings = {"wall_ns": "capture" if run.is_capture else "step time"}
+    heading_of_column = {"wall_ns": "capture" if run.is_capture else "step time"}
     for name in _RANK_TIMES:
+        # `wall_ns` is not a figure.
         if name in FIGURES:
-            headings[name] = FIGURES[name].short
-    headings[_LATENESS] = _DELAY.short
+            heading_of_column[name] = FIGURES[name].short
+    heading_of_column[_DELAY_COLUMN] = _DELAY_FIGURE.short
     fields = [_rank_field(run)]
-    for name, heading in headings.items():
+    for name, heading in heading_of_column.items():
         if _is_known(name, rows):
             fields.append(_time_field(name, heading))
     return _table_of_ranks(run, rows, fields, n_shown)
@@ -713,10 +748,10 @@ def _rank_time_rows(run: Run) -> list[dict[str, Any]]:
     names = [name.removesuffix("_mean") for name in means.column_names]
     sorted_means = means.rename_columns(names).sort_by("rank")
     rows: list[dict[str, Any]] = sorted_means.to_pylist()
-    delay_of_rank = _delay_of_rank(run)
+    delay_ns_of_rank = _delay_ns_of_rank(run)
     for row in rows:
         rank = row["rank"]
-        row[_LATENESS] = delay_of_rank.get(rank)
+        row[_DELAY_COLUMN] = delay_ns_of_rank.get(rank)
     return rows
 
 
@@ -788,8 +823,8 @@ def _as_time(field: Field) -> Field:
 def _phase_rows(run: Run, host_medians: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
     """Return the figures of each phase, in the order of a training loop.
 
-    `host_medians` has the median CPU time of each rank, ns, by phase and rank. If a phase is there,
-    its CPU time is the mean of the medians.
+    `host_medians` has the median CPU time of each rank, ns, by phase and rank. The CPU time of a
+    phase in `host_medians` is the mean of its medians.
     """
     rows = run.phase_summary().to_pylist()
     rows.sort(key=lambda row: LOOP.index(row["phase"]))
@@ -803,7 +838,7 @@ def _phase_rows(run: Run, host_medians: Mapping[str, Mapping[int, float]]) -> li
 
 def _phase_fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
     """Return the columns of the table of phases: the name first, and then only times."""
-    phase = Field("phase", of("phase"), "word")
+    phase = Field("phase", of("phase"), kind="word")
     host_text = of("host_ns_per_step", ms_text)
     host = Field(_PHASE_CPU.short, host_text, hint=_PHASE_CPU.definition)
     device = barred(
@@ -841,12 +876,17 @@ def _phase_notes(
     rows: Sequence[Mapping[str, Any]],
     host_medians: Mapping[str, Mapping[int, float]],
 ) -> Iterator[str]:
-    """Yield notes: where a step ends, why CPU times may exceed a step, and which are medians."""
+    """Yield notes: where a step ends, why CPU times may exceed a step, and which are medians.
+
+    `rows` are those of the table of phases. `host_medians` has the median CPU time of each rank, by
+    phase and rank, for the phases whose CPU time is shown as a median.
+    """
+    has_steps = bool(words.rank_step_ns(run))
     # If backward is the only phase, where a step ends changes nothing in the table.
     has_other_phases = any(row["phase"] != "backward" for row in rows)
-    if words.rank_step_ns(run) and has_other_phases:
+    if has_steps and has_other_phases:
         has_copies = _has_data_copies(run, rows)
-        yield words.NEXT_COPIES if has_copies else words.NEXT_IDLE
+        yield words.WHERE_STEPS_END_WITH_COPIES if has_copies else words.WHERE_STEPS_END
     elif rows:
         yield words.IDLE_BEFORE
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
@@ -869,8 +909,8 @@ def _has_data_copies(run: Run, rows: Sequence[Mapping[str, Any]]) -> bool:
 def host_blocks(host_steps: HostStepsTable, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a table of the steps of processes on the CPU, and notes. Nothing without processes.
 
-    The table has a row per process. Of more than `n_shown`, it has those with the slowest median
-    step.
+    The table has a row per process. If there are more than `n_shown` processes, the table has those
+    with the slowest median steps.
     """
     processes = host_figures(host_steps)
     if not processes:
@@ -896,12 +936,18 @@ def _slowest(processes: Sequence[HostFigures], n_shown: int) -> list[HostFigures
 
 
 def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures]) -> list[Field]:
-    """Return the columns of the table of steps on the CPU. `shown` are the rows of the table."""
-    # A narrow terminal has one name: the rank if every process has one, else the report.
+    """Return the columns of the table of steps on the CPU.
+
+    `processes` are all processes, and `shown` are those that the table has.
+    """
+    # A narrow terminal names a process in one way: by its rank if every process has a rank, or else
+    # by its report.
     has_ranks = all(process.rank is not None for process in processes)
     rank_from_width = 0 if has_ranks else _WIDE_WIDTH
     report_from_width = _WIDE_WIDTH if has_ranks else 0
-    closed = "step ranges that were closed"
+    n_steps = Field(
+        "steps", _n_steps_cell, hint="step ranges that were closed", from_width=_STANDARD_WIDTH
+    )
     median = barred(
         shown,
         heading="median\nstep",
@@ -918,8 +964,8 @@ def _host_fields(processes: Sequence[HostFigures], shown: Sequence[HostFigures])
     )
     fields = [
         Field("rank", _rank_cell, from_width=rank_from_width),
-        Field("report", words.report_name, "name", from_width=report_from_width),
-        Field("steps", _n_steps_cell, hint=closed, from_width=_STANDARD_WIDTH),
+        Field("report", words.report_name, kind="name", from_width=report_from_width),
+        n_steps,
         median,
         Field("slowest\nstep", _slowest_cell, from_width=_STANDARD_WIDTH),
         slowest_step,
@@ -954,6 +1000,8 @@ def _slowest_step_cell(process: HostFigures) -> str:
 
 
 def _host_phase_field(phase: str) -> Field:
+    """Return the column of the median time of a phase."""
+    # Ranks wait for each other in backward, so narrow terminals show this phase too.
     from_width = 0 if phase == "backward" else _STANDARD_WIDTH
     hint = "median on the host, inside the step"
 
@@ -968,6 +1016,7 @@ def _short_ms(ns: float | None) -> str:
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:
+    """Yield the problems below a heading. Nothing if there are none."""
     rows = words.troubles(problems)
     if rows:
         yield blocks.Heading("Warnings and notes", "bold")

@@ -29,13 +29,14 @@ def mean_step_document(run: Run) -> dict[str, Any] | None:
     ``slowest_on_average_ns`` is the longest mean step of a single rank. If different ranks are
     slowest in different steps, it is shorter than ``slowest_of_each_step_ns``.
     """
-    rows = run.breakdown()
-    if run.is_capture or not rows.num_rows:
+    # A row per step in use and rank.
+    steps = run.breakdown()
+    if run.is_capture or not steps.num_rows:
         return None
     columns = ["wall_ns", *(figure.column for figure in STEP_PARTS)]
-    mean_of_slowest_ns = means_of_slowest(rows, columns)
+    mean_of_slowest_ns = means_of_slowest(steps, columns)
     mean_of_all_ns = {
-        name: pc.mean(rows.column(name), skip_nulls=False).as_py() for name in columns
+        name: pc.mean(steps.column(name), skip_nulls=False).as_py() for name in columns
     }
     slowest_step_ns = mean_of_slowest_ns["wall_ns"]
     all_step_ns = mean_of_all_ns["wall_ns"]
@@ -53,9 +54,9 @@ def mean_step_document(run: Run) -> dict[str, Any] | None:
         parts.append(part)
     return {
         "slowest_of_each_step_ns": slowest_step_ns,
-        "slowest_on_average_ns": _longest_mean_ns(rows),
+        "slowest_on_average_ns": _longest_mean_ns(steps),
         "all_ranks_ns": all_step_ns,
-        # Parts that are longer than their means, because not all of their time is visible.
+        # Parts whose true time is longer than the mean, because some of it is not visible.
         "lower_bounds": [_IDLE] if unseen_idle(run) else [],
         "parts": parts,
     }
@@ -84,10 +85,11 @@ def recommendations_document(run: Run) -> dict[str, Any]:
 
 
 def _row(change: Recommendation) -> dict[str, Any]:
+    """Return a recommendation as values. ``known`` says how its saving is known."""
     return {
         "id": change.finding.id,
         "action": change.finding.action,
-        "known": change.known,
+        "known": change.saving_kind,
         "saving_ns_per_step": change.saving_ns,
         "saved_share": change.saved_share,
         "step_time_ns": change.step_ns,

@@ -44,7 +44,9 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         Field("meaning (source)", kind="prose"),
     ]
     for number, schema in enumerate(schemas):
-        yield Sentence(schema.name, "bold", is_close=number == 0)
+        # Only the first table is close to the text above.
+        is_first = number == 0
+        yield Sentence(schema.name, "bold", is_close=is_first)
         key = ", ".join(schema.key)
         order = f" Sorted by {key}." if key else ""
         yield Sentence(f"{schema.doc}{order}")
@@ -64,9 +66,10 @@ def _column_row(schema: TableSchema, column: Column) -> list[Cell]:
 
 
 def meaning_of(schema: TableSchema, column: Column) -> str:
-    """Return what a column means: the definition of its figure, if it is one, and its declaration.
+    """Return what a column means: the definition of a figure, and then the declaration.
 
-    A declaration that begins in lower case, or with a symbol, is a formula.
+    If the column is not a figure, return only the declaration. A declaration that begins in lower
+    case, or with a symbol, is a formula.
     """
     definition = definition_of(schema.name, column.name)
     if definition is None:
@@ -77,6 +80,7 @@ def meaning_of(schema: TableSchema, column: Column) -> str:
 
 
 def _type(column: Column) -> str:
+    """Return the type of a column. It ends in ``?`` if the column may be null."""
     # A dictionary is a way to store texts, so the type of its values is shown.
     type_of_values = getattr(column.type, "value_type", column.type)
     mark = "?" if column.nullable else ""

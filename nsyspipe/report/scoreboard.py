@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -17,9 +17,9 @@ from nsyspipe.comparison.metrics import NO_CHANGE
 from nsyspipe.comparison.scoreboard import REFERENCE, SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.side import run_ids_of
-from nsyspipe.comparison.statistics import MEDIAN
+from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -39,11 +39,19 @@ from nsyspipe.report.blocks import (
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.files import head_of
 from nsyspipe.report.formats import Format, formats_of, lazily
-from nsyspipe.report.units import absent, ms_text, percent_text, rate_text, signed, value_text
+from nsyspipe.report.units import (
+    absent,
+    counted,
+    ms_text,
+    percent_text,
+    rate_text,
+    signed,
+    value_text,
+)
 from nsyspipe.report.words import (
     Trouble,
+    counted_of_all,
     is_problem_shown,
-    of_world,
     same_problems,
     settling_text,
     sources,
@@ -70,8 +78,12 @@ _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _MAX_CSV_BYTES = 2**26
 # Begins the name of a group of runs that are ranked together.
 _GROUP = "Group"
-# Checks that part runs although the headings of their groups are alike.
-_INVISIBLE_IN_HEADINGS = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}
+# Checks that put runs into different groups for a reason that the headings of the groups lack.
+_NOT_IN_HEADINGS = {SHARED_BATCH, OTHER_WORK, UNKNOWN_WORK, UNLIKE}
+# What a check is about: a copy of a capture, the captures of one run, or two runs.
+_COPY = "copy"
+_CAPTURES_OF_RUN = "captures of run"
+_TWO_RUNS = "two runs"
 _NOT_RANKED_BECAUSE = {
     SHARED_BATCH: (
         ". Not ranked together, because ranks of tensor and pipeline parallelism share a batch"
@@ -98,11 +110,12 @@ class Group(NamedTuple):
 def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator[Block]:
     """Yield who is fastest, the runs of each group with their speed-ups, metrics and notes.
 
-    Verbose, also all metrics of the table, files that were found beside the reports, and formulas.
+    A verbose scoreboard also has all metrics of the table, notes about files that were found beside
+    the reports, and formulas.
     """
     yield from (Sentence(line, "bold") for line in headlines(board))
     yield subject(board)
-    groups = rows_by_kind(board)
+    groups = groups_of(board)
     for group in groups:
         if len(groups) > 1:
             yield Heading(group.title, "dim")
@@ -116,12 +129,12 @@ def scoreboard_blocks(board: Scoreboard, *, is_verbose: bool = True) -> Iterator
 
 def subject(board: Scoreboard) -> Facts:
     """Return how many runs there are, on what, and which one is the baseline."""
-    n_runs = of_world(len(board.sides), None, "run", "s")
+    n_runs = counted(len(board.sides), "run")
     facts = [n_runs]
-    groups = rows_by_kind(board)
-    # --force shows runs of several sizes in one table.
+    groups = groups_of(board)
     if len(groups) == 1:
         (group,) = groups
+        # With --force, a group may have runs of several sizes.
         sizes = {row["n_ranks"] for row in group.rows}
         if len(sizes) == 1:
             facts.append(group.title)
@@ -132,7 +145,9 @@ def subject(board: Scoreboard) -> Facts:
 def warnings(board: Scoreboard, *, is_verbose: bool) -> list[Trouble]:
     """Return what makes comparisons doubtful or undecided, and the problems of the runs."""
     rows = [row for row in board.problem_rows if is_problem_shown(row, is_verbose=is_verbose)]
-    warnings_of_board: list[Trouble] = [("warning", doubt, "", None) for doubt in doubts(board)]
+    warnings_of_board = [
+        Trouble(severity="warning", message=doubt, place="", fix=None) for doubt in doubts(board)
+    ]
     return warnings_of_board + same_problems(rows, _labels_of)
 
 
@@ -144,16 +159,16 @@ def _labels_of(rows: Sequence[Mapping[str, Any]]) -> str:
 def results_table(board: Scoreboard, rows: Sequence[Row]) -> Table:
     """Return the runs of a group with their step times, changes and verdicts.
 
-    Each run is compared with its `peer`: the baseline, or the first run of its group.
+    Each run is compared with its peer: the baseline, or the first run of its group.
     """
     has_groups = len(board.kinds) > 1
     peer = "the first of its group" if has_groups else board.reference
-    statistics = {row["peer_statistic"] for row in rows} - {None}
-    if not statistics:
-        statistics = {MEDIAN}
-    # The median comes before the mean.
-    statistic = " or ".join(sorted(statistics, reverse=True))
+    used_statistics = {row["peer_statistic"] for row in rows}
+    # Without a comparison, the table is headed as usual, by the median.
+    named_statistics = [name for name in (MEDIAN, MEAN) if name in used_statistics] or [MEDIAN]
+    statistic = " or ".join(named_statistics)
     fields = [run_field(board.table.to_pylist())]
+    # The headings of groups name the number of ranks.
     fields += _speed_fields(board, has_ranks=not has_groups)
     if board.sort == "speedup":
         meaning = _DOCS["peer_speedup"].replace("the peer", peer)
@@ -170,7 +185,7 @@ def _verdict_field(peer: str, statistic: str) -> Field:
     meaning = _DOCS["peer_verdict"].replace("the peer", peer)
     width = _MIN_WIDTH_FOR_VERDICT
     heading = f"verdict\non {statistic}"
-    return Field(heading, _verdict_cell, "word", hint=meaning, from_width=width)
+    return Field(heading, _verdict_cell, kind="word", hint=meaning, from_width=width)
 
 
 def _verdict_cell(row: Row) -> Word:
@@ -222,6 +237,7 @@ def _change_field(board: Scoreboard, peer: str, statistic: str) -> Field:
 
 
 def _change_cell(row: Row) -> str:
+    """Return the change against the peer with its interval. A dash without an interval."""
     is_peer = row["peer"] == row["label"]
     if is_peer or row["peer_delta_low_ratio"] is None:
         return absent
@@ -246,11 +262,12 @@ def verdict_word(verdict: str) -> str:
 def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
     """Return the metrics of all runs, a row for each run.
 
-    A verbose table has all metrics of `shown`, else the table has only the most important ones.
+    A verbose table has all metrics of `shown`. Any other table has only the most important ones.
     """
-    rows = [row for group in rows_by_kind(board) for row in group.rows]
-    sort_column = SORTS[board.sort][0] if board.sort else None
-    fields = [run_field(rows, "mean over\nall ranks")]
+    rows = [row for group in groups_of(board) for row in group.rows]
+    sort_column = _sort_column(board)
+    fields = [run_field(rows, heading="mean over\nall ranks")]
+    # This column is shown only if it sorts the table, and is not among the figures.
     if sort_column == "rank_steps_per_s":
         cell = of(sort_column, rate_text)
         meaning = _DOCS[sort_column]
@@ -267,18 +284,27 @@ def figures_table(board: Scoreboard, *, is_verbose: bool) -> Table:
     return table_of("What steps go to", rows, fields)
 
 
+def _sort_column(board: Scoreboard) -> str | None:
+    """Return the column that sorts the runs. None if runs are in the order of the user."""
+    if not board.sort:
+        return None
+    column, _is_most_first = SORTS[board.sort]
+    return column
+
+
 def _shown_figures(
     rows: Sequence[Row], sort_column: str | None, *, is_verbose: bool
 ) -> list[Figure]:
     """Return the metrics of the table.
 
-    The metric that sorts the runs is added at the front if no other table has it.
+    The metric that sorts the runs is added at the front, unless the table of results has it.
     """
-    figures = [*shown("scoreboard")]
+    known_figures = [*shown("scoreboard")]
     optional_figures = shown("scoreboard, if known")
-    figures += [figure for figure in optional_figures if _is_known(figure, rows)]
-    if not is_verbose:
-        figures = [figure for figure in figures if figure.name in _FIRST_FIGURES]
+    known_figures += [figure for figure in optional_figures if _is_known(figure, rows)]
+    first_figures = [figure for figure in known_figures if figure.name in _FIRST_FIGURES]
+    figures = known_figures if is_verbose else first_figures
+    # Not all columns that sort runs are figures.
     if sort_column not in FIGURES or sort_column in _IN_RESULTS:
         return figures
     sort_figure = FIGURES[sort_column]
@@ -290,10 +316,10 @@ def _is_known(figure: Figure, rows: Sequence[Row]) -> bool:
     return any(value is not None for value in values)
 
 
-def _speedup_text(value: float | None, digits: int = 3) -> str:
+def _speedup_text(value: float | None, n_decimals: int = 3) -> str:
     if value is None:
         return absent
-    return f"{value:.{digits}f}x"
+    return f"{value:.{n_decimals}f}x"
 
 
 def _job_ranks(row: Row) -> int | None:
@@ -303,21 +329,25 @@ def _job_ranks(row: Row) -> int | None:
     return job_ranks(n_ranks, n_processes, row["world_size"])
 
 
-def rows_by_kind(board: Scoreboard) -> list[Group]:
-    """Return the groups of runs that can be compared with each other."""
+def groups_of(board: Scoreboard) -> list[Group]:
+    """Return the groups of runs that can be compared with each other.
+
+    There is a group for each of the `kinds` of the scoreboard. If there are several groups, their
+    titles are numbered.
+    """
     row_of_label = {row["label"]: row for row in board.table.to_pylist()}
+    has_several = len(board.kinds) > 1
     groups = []
     for number, kind in enumerate(board.kinds, start=1):
-        rows_of_kind = [row_of_label[label] for label in kind.labels]
-        title = _hardware_text(rows_of_kind[0])
-        if len(board.kinds) > 1:
-            title = f"{_GROUP} {number}: {title}"
-        groups.append(Group(kind, rows_of_kind, title))
+        rows_of_group = [row_of_label[label] for label in kind.labels]
+        hardware = _hardware_text(rows_of_group[0])
+        title = f"{_GROUP} {number}: {hardware}" if has_several else hardware
+        groups.append(Group(kind, rows_of_group, title))
     return groups
 
 
 def _hardware_text(row: Row) -> str:
-    size = of_world(row["n_ranks"], _job_ranks(row), "rank", "s")
+    size = counted_of_all(row["n_ranks"], _job_ranks(row), noun="rank", plural_ending="s")
     gpus = row["gpu_names"]
     return f"{size}, {gpus}" if gpus else size
 
@@ -325,12 +355,14 @@ def _hardware_text(row: Row) -> str:
 def headlines(board: Scoreboard) -> list[str]:
     """Return who is fastest in each group of several runs, the largest group first.
 
-    Without such a group, return one sentence that says why.
+    Without such a group, return one sentence that says why no runs are compared.
     """
     is_alone = len(board.sides) == 1
-    if is_alone and not board.checks.num_rows:
+    has_checks = bool(board.checks.num_rows)
+    if is_alone and not has_checks:
+        # With checks, the captures of the run are not alike, which is said below.
         return [f"{board.reference} is the only run, so there is nothing to compare."]
-    groups = rows_by_kind(board)
+    groups = groups_of(board)
     groups_of_several = [group for group in groups if len(group.rows) > 1]
     if not groups_of_several:
         return [_not_comparable_text(board)]
@@ -378,9 +410,14 @@ def _not_comparable_text(board: Scoreboard) -> str:
 
 def _blocking_reasons(board: Scoreboard) -> list[str]:
     """Return what keeps runs from being compared, as clauses."""
-    blocking_rows = [row for row in board.checks.to_pylist() if row["blocks"]]
-    # The message without the values of the runs, which are behind the colon. Each stands once.
-    check_of_message = {row["message"].split(": ")[0]: row["check"] for row in blocking_rows}
+    check_of_message: dict[str, str] = {}
+    for row in board.checks.to_pylist():
+        if row["blocks"]:
+            # After the colon, a message has the values of two runs. Without these values, messages
+            # about several pairs of runs are equal.
+            message, *_values = row["message"].split(": ")
+            check_of_message[message] = row["check"]
+    # Most messages are nouns that name a difference. Those of two checks are clauses already.
     differences: list[str] = []
     clauses: list[str] = []
     for message, check in check_of_message.items():
@@ -395,7 +432,7 @@ def _blocking_reasons(board: Scoreboard) -> list[str]:
 def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
     """Return the sentence that says which run of a group is fastest, or why that is not known.
 
-    All runs of a group are compared with its baseline, the `peer`.
+    All runs of a group are compared with its baseline. The best run has the largest speed-up.
     """
     kind = group.kind
     baseline = kind.peer
@@ -403,6 +440,7 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
         return f"{_listed(kind.labels)} are the same capture, so there is nothing to compare."
     in_group = "" if is_only_group else f" in group {_group_number(group)}"
     if kind.best is None:
+        # No speed-up has an interval.
         return _not_ranked(kind, group.rows, in_group)
     best_row = next(row for row in group.rows if row["label"] == kind.best)
     n_runs = len(group.rows)
@@ -410,16 +448,19 @@ def _headline(board: Scoreboard, group: Group, *, is_only_group: bool) -> str:
     is_baseline_best = kind.best == baseline
     is_surely_faster = best_row["peer_verdict"] == "improvement"
     if not is_baseline_best and not is_surely_faster:
+        # The baseline may be as fast as the best run.
         doubt = _not_sure(best_row, baseline, among, group.rows)
         return f"{doubt}."
     tied = _tied_text(kind)
-    if kind.not_told_from:
-        return _no_winner_text(kind, best_row, among, tied)
-    if not is_baseline_best:
-        speed = _speed(best_row, baseline)
-        return f"{kind.best} is the fastest{among}: {speed}{tied}."
-    remark = tied or _second_text(best_row, group.rows)
-    return f"{baseline} is the fastest{among}{remark}."
+    labels_of_rivals = kind.not_told_from
+    if labels_of_rivals:
+        return _no_winner_text(kind, best_row, among=among, tied=tied)
+    if is_baseline_best:
+        # The baseline has no speed-up of its own, so the second fastest run shows the distance.
+        remark = tied or _second_text(best_row, group.rows)
+        return f"{baseline} is the fastest{among}{remark}."
+    speed = _speed(best_row, peer=baseline)
+    return f"{kind.best} is the fastest{among}: {speed}{tied}."
 
 
 def _tied_text(kind: Kind) -> str:
@@ -435,41 +476,47 @@ def _group_number(group: Group) -> str:
 
 
 def _is_one_capture(board: Scoreboard, group: Group) -> bool:
-    """Tell whether all runs of a group are copies of one capture.
+    """Tell whether the runs of a group all are the same capture, so that they cannot be compared.
 
-    The user may have forced (``--force``) their comparison. Then they count as different.
+    False if the user forced (``--force``) the comparison of copies, or if a run has several
+    captures.
     """
-    if board.rules.is_forced or len(group.rows) == 1:
-        return False
-    if any(row["n_captures"] > 1 for row in group.rows):
+    has_several_captures = any(row["n_captures"] > 1 for row in group.rows)
+    if board.rules.is_forced or has_several_captures or len(group.rows) == 1:
         return False
     checks = board.checks.to_pylist()
-    copies = {row["label"] for row in checks if row["check"] == "same-capture"}
-    originals_and_copies = copies | {group.kind.peer}
-    return originals_and_copies.issuperset(group.kind.labels)
+    copies = {row["label"] for row in checks if _subject_of_check(row) == _COPY}
+    # The first run of the group is the original, and all others must be copies.
+    original_and_copies = {group.kind.peer, *copies}
+    return original_and_copies.issuperset(group.kind.labels)
 
 
-def _no_winner_text(kind: Kind, best: Row, among: str, tied: str) -> str:
+def _no_winner_text(kind: Kind, best: Row, *, among: str, tied: str) -> str:
     """Return which run may be the fastest, and which runs may be as fast.
 
-    `among` is the group or the number of runs, as a part of the sentence.
+    `among` and `tied` are parts of the sentence. `among` is the group or the number of runs, and
+    `tied` are the runs that are as fast as the best run.
     """
     if best["label"] == kind.peer:
         speed = "has the shortest mean step time"
     else:
-        speed = f"is {_speed(best, kind.peer)}"
+        speed = f"is {_speed(best, peer=kind.peer)}"
     rivals = f"but is not distinguishable from {_listed(kind.not_told_from)}"
     claim = f"{best['label']} {speed}, {rivals}"
     return f"No clear winner{among}: {claim}{tied}."
 
 
 def _second_text(best: Row, rows: Sequence[Row]) -> str:
-    """Return how fast the second fastest run is. Empty if the speed of no other run is known."""
-    slower_rows = [row for row in rows if row is not best and row["peer_speedup"] is not None]
-    if not slower_rows:
+    """Return how fast the second fastest run is, with a colon in front.
+
+    `best` is the baseline, and the fastest of `rows`. Empty if the speed of no other run is known.
+    """
+    other_rows = [row for row in rows if row is not best and row["peer_speedup"] is not None]
+    if not other_rows:
         return ""
-    second = max(slower_rows, key=lambda row: row["peer_speedup"])
-    speed = _speed(second, "")
+    second = max(other_rows, key=lambda row: row["peer_speedup"])
+    # The sentence has named the baseline already.
+    speed = _speed(second, peer=None)
     return f": {second['label']} is {speed}"
 
 
@@ -479,7 +526,7 @@ def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
     if peer_row["peer_speedup"] is None:
         return f"Not ranked{among}: {kind.peer} has no step times."
     labels_with_few_steps = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
-    # Of several captures, one may have too few steps.
+    # A run with enough steps in all may have a capture with too few. Then the first run is named.
     labels = labels_with_few_steps or [kind.peer]
     names = _listed(labels)
     fewer = f"fewer than {MIN_STEPS} measured steps"
@@ -491,50 +538,66 @@ def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
 def _not_sure(best: Row, peer: str, among: str, rows: Sequence[Row]) -> str:
     """Return that no run of a group is certainly faster than the baseline (`peer`), and why.
 
-    `best` is the run with the shortest mean step time. It is not the baseline.
+    `best` is the run with the shortest mean step time, and not the baseline. `among` is the group
+    or the number of runs, as a part of the sentence.
     """
-    speedup = _speed(best, peer)
+    speedup = _speed(best, peer=peer)
     speed = f"{best['label']} is {speedup}"
-    undecided_labels = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
-    is_best_unchanged = best["peer_verdict"] == NO_CHANGE
-    if is_best_unchanged and not undecided_labels:
-        return f"No run{among} is faster than {peer} by the minimum effect: {speed}, unchanged"
-    unknown = f"The data do not show whether any run{among} is faster than {peer}: {speed}"
-    if is_best_unchanged:
-        labels = _listed(undecided_labels)
-        return f"{unknown}, unchanged, and {labels} not distinguishable from {peer}"
-    reason = _why(best)
+    if best["peer_verdict"] == NO_CHANGE:
+        undecided_labels = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
+        return _unchanged_text(speed, peer, among=among, undecided_labels=undecided_labels)
+    reason = _why_undecided(best)
     why = f" ({reason})" if reason else ""
-    lowest_speedup = best["peer_speedup_low"] or 0
-    if lowest_speedup <= 1:
-        return f"{unknown}{why}"
-    # The means show a difference, but the verdict is of medians, or needs more than a speed-up
-    # above 1.
+    low_speedup = best["peer_speedup_low"]
+    is_mean_surely_shorter = low_speedup is not None and low_speedup > 1
+    if not is_mean_surely_shorter:
+        return f"{_not_known_text(speed, peer, among=among)}{why}"
+    # But the verdict may be on the median, and it needs the minimum effect.
     statistic = best["peer_statistic"] or "median"
     verdict = verdict_word(best["peer_verdict"])
     return f"{speed}, but the verdict on the {statistic} step time is {verdict}{why}"
 
 
-def _why(row: Row) -> str:
-    """Return why a run has no verdict, and what would bring one."""
-    n_steps = [row["n_summary_steps"]]
+def _unchanged_text(speed: str, peer: str, *, among: str, undecided_labels: Sequence[str]) -> str:
+    """Return that the best run is as fast as the baseline (`peer`).
+
+    `speed` is the best run with its speed-up, and `among` is the group or the number of runs, both
+    as parts of the sentence. `undecided_labels` are the runs that may still be faster than the
+    baseline.
+    """
+    if not undecided_labels:
+        return f"No run{among} is faster than {peer} by the minimum effect: {speed}, unchanged"
+    not_known = _not_known_text(speed, peer, among=among)
+    labels = _listed(undecided_labels)
+    return f"{not_known}, unchanged, and {labels} not distinguishable from {peer}"
+
+
+def _not_known_text(speed: str, peer: str, *, among: str) -> str:
+    """Return that it is not known whether any run is faster than the baseline (`peer`)."""
+    return f"The data do not show whether any run{among} is faster than {peer}: {speed}"
+
+
+def _why_undecided(row: Row) -> str:
+    """Return why a run has no verdict, and how many steps or captures would bring one."""
     settle_steps = row["peer_settle_steps"]
-    hint = settling_text(settle_steps, row["peer_settle_captures"], n_steps)
+    settle_captures = row["peer_settle_captures"]
+    hint = settling_text(settle_steps, settle_captures, counts=[row["n_summary_steps"]])
     texts = (row["peer_why"], hint)
     return ", ".join(text for text in texts if text)
 
 
-def _speed(row: Row, peer: str) -> str:
+def _speed(row: Row, *, peer: str | None) -> str:
     """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
 
-    If two decimals do not distinguish the speed-up from both ends, there are three.
+    If `peer` is None, the text says ``its speed``. If two decimals do not distinguish the speed-up
+    from both ends of the interval, there are three decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
     whose = f"the speed of {peer}" if peer else "its speed"
     if low is None:
-        return f"{_speedup_text(speedup, 2)} {whose}"
+        return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)
     texts_with_two_decimals = {f"{value:.2f}" for value in values}
     are_distinct = len(texts_with_two_decimals) == len(values)
@@ -544,23 +607,30 @@ def _speed(row: Row, peer: str) -> str:
 
 
 def notes(board: Scoreboard) -> list[str]:
-    """Return how to read the table: formulas, steps of more ranks, and what intervals leave out."""
+    """Return how to read the table.
+
+    The notes are about formulas, uneven steps, runs of different sizes, how steps were found,
+    environments, thresholds, and the spread between captures.
+    """
     texts = [_formula_note(board)]
     texts += uneven_notes(board.evenness.items())
     sizes = {_job_ranks(row) or row["n_ranks"] for row in board.table.to_pylist()}
     if len(sizes) > 1:
         texts.append(_DIFFERENT_SIZES)
     for side in board.sides:
-        guesses = _sources_of_runs(side.runs)
-        if guesses:
-            texts.append(f"{side.label}: {guesses}.")
+        sources_text = _sources_of_runs(side.runs)
+        if sources_text:
+            texts.append(f"{side.label}: {sources_text}.")
     texts += environment_texts(board)
     texts += _thresholds_texts(board)
     return texts + spread_texts(board)
 
 
 def _sources_of_runs(runs: Iterable[Run]) -> str:
-    """Return where the facts of the runs of a side come from, each source once."""
+    """Return how the steps and the backward pass of the runs of a side were found, each way once.
+
+    Empty if ranges mark them in all runs.
+    """
     texts: dict[str, None] = {}
     for run in runs:
         texts |= dict.fromkeys(sources(run))
@@ -601,7 +671,10 @@ def short_notes(board: Scoreboard) -> list[str]:
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
-    """Return what confidence intervals leave out if some runs have one capture."""
+    """Return how intervals treat the spread between captures, if some runs have one capture.
+
+    Empty if no run has a confidence interval, or if all runs have several captures.
+    """
     compared_rows = [row for row in board.table.to_pylist() if row["label"] != row["peer"]]
     has_intervals = any(row["peer_speedup_low"] is not None for row in compared_rows)
     labels_of_one_capture = [side.label for side in board.sides if len(side.runs) == 1]
@@ -619,19 +692,20 @@ def spread_texts(board: Scoreboard) -> list[str]:
 
 
 def environment_texts(board: Scoreboard) -> list[str]:
-    """Return which training variables differ between runs, and which runs did not record them."""
-    labels_by_value_of_variable: dict[str, defaultdict[str, list[str]]] = {}
-    for row in board.environments.to_pylist():
-        labels_by_value = labels_by_value_of_variable.setdefault(row["what"], defaultdict(list))
-        labels = labels_by_value[row["value"]]
-        labels.append(row["label"])
+    """Return which training variables differ between runs, and which runs did not record them.
+
+    Empty if no variable differs.
+    """
+    rows = board.environments.to_pylist()
+    rows_of_variable = grouped((row["what"], row) for row in rows)
     texts = []
-    for variable, labels_by_value in labels_by_value_of_variable.items():
-        values = _by_value(labels_by_value)
-        texts.append(f"{variable} differs: {values}.")
-    unknown = board.without_environment
-    if texts and unknown:
-        texts.append(f"Environment variables were not recorded for {_listed(unknown)}.")
+    for variable, rows_with_values in rows_of_variable.items():
+        labels_by_value = grouped((row["value"], row["label"]) for row in rows_with_values)
+        texts.append(f"{variable} differs: {_by_value(labels_by_value)}.")
+    labels_without_variables = board.without_environment
+    if texts and labels_without_variables:
+        labels = _listed(labels_without_variables)
+        texts.append(f"Environment variables were not recorded for {labels}.")
     return texts
 
 
@@ -652,73 +726,91 @@ def doubts(board: Scoreboard) -> list[str]:
     """
     labels_by_reason = _undecided_labels(board)
     undecided_labels = {*chain.from_iterable(labels_by_reason.values())}
-    copies_of_run: defaultdict[str, list[str]] = defaultdict(list)
-    labels_of_deviation: dict[Deviation, defaultdict[str, list[str]]] = {}
-    unlike_messages: list[str] = []
-    for row in board.checks.to_pylist():
-        is_undecided = row["label"] in undecided_labels
-        is_within_run = row["label"] == row["against"]
-        if row["check"] == "same-capture":
-            labels_of_copies = copies_of_run[row["against"]]
-            # Undecided runs are named with their reason.
-            if not is_undecided:
-                labels_of_copies.append(row["label"])
-        elif row["check"] == UNLIKE or is_within_run:
-            unlike_messages.append(row["message"])
-        elif not _is_shown_elsewhere(board, row, is_undecided=is_undecided):
-            deviation = _deviation(board, row)
-            labels_by_value = labels_of_deviation.setdefault(deviation, defaultdict(list))
-            labels_by_value[row["value"]].append(row["label"])
-    distinct_messages = dict.fromkeys(unlike_messages)
+    checks = board.checks.to_pylist()
+    rows_by_subject = grouped((_subject_of_check(row), row) for row in checks)
+    rows_within_runs = rows_by_subject.get(_CAPTURES_OF_RUN, [])
+    distinct_messages = dict.fromkeys(row["message"] for row in rows_within_runs)
+    deviations = [
+        row
+        for row in rows_by_subject.get(_TWO_RUNS, [])
+        if not _is_shown_elsewhere(board, row, undecided_labels)
+    ]
     texts = [*distinct_messages, *_undecided_texts(labels_by_reason)]
-    texts += _copies_texts(copies_of_run)
-    texts += _deviation_texts(labels_of_deviation)
+    texts += _copies_texts(rows_by_subject.get(_COPY, []), undecided_labels)
+    texts += _deviation_texts(board, deviations)
     return texts
+
+
+def _subject_of_check(row: Row) -> str:
+    """Return what a check is about: a copy of a capture, the captures of one run, or two runs."""
+    if row["check"] == "same-capture":
+        return _COPY
+    is_within_run = row["label"] == row["against"]
+    if is_within_run or row["check"] == UNLIKE:
+        return _CAPTURES_OF_RUN
+    return _TWO_RUNS
 
 
 def _undecided_labels(board: Scoreboard) -> dict[str, list[str]]:
     """Return the runs whose speed is known but that have no verdict, by reason."""
     labels_by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for row in board.table.to_pylist():
-        if row["peer_why"] and row["peer_speedup"] is not None:
-            labels = labels_by_reason[_why(row)]
+        has_verdict = not row["peer_why"]
+        is_speed_known = row["peer_speedup"] is not None
+        if is_speed_known and not has_verdict:
+            labels = labels_by_reason[_why_undecided(row)]
             labels.append(row["label"])
     return labels_by_reason
 
 
-def _is_shown_elsewhere(board: Scoreboard, row: Row, *, is_undecided: bool) -> bool:
+def _is_shown_elsewhere(board: Scoreboard, row: Row, undecided_labels: Collection[str]) -> bool:
     """Tell whether a check is shown among undecided runs, or in the headings of groups."""
+    is_undecided = row["label"] in undecided_labels
     if row["check"] == "few-steps" and is_undecided:
         return True
-    are_headings_different = row["check"] not in _INVISIBLE_IN_HEADINGS
     has_groups = len(board.kinds) > 1
-    return row["blocks"] and are_headings_different and has_groups
+    is_in_headings = row["check"] not in _NOT_IN_HEADINGS
+    return row["blocks"] and has_groups and is_in_headings
 
 
 def _deviation(board: Scoreboard, row: Row) -> Deviation:
-    """Return the fact in which two runs differ by a check.
+    """Return the fact in which a run differs from another run, as a check found it.
 
-    The consequence is that they are not ranked together, if the check blocks that.
+    If the check keeps the two runs from being ranked together, the consequence says so.
     """
-    # The values of both runs are behind the colon.
-    fact, *_ = row["message"].split(": ")
+    # After the colon, a message has the values of both runs.
+    fact, *_values = row["message"].split(": ")
     consequence = ""
     if row["blocks"] and not board.rules.is_forced:
         consequence = _NOT_RANKED_BECAUSE.get(row["check"], "")
-    return Deviation(fact, row["against"], row["reference_value"], consequence)
+    return Deviation(
+        what=fact,
+        against=row["against"],
+        reference_value=row["reference_value"],
+        consequence=consequence,
+    )
 
 
-def _copies_texts(copies_of_run: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for label, labels_of_copies in copies_of_run.items():
-        if labels_of_copies:
-            yield f"{_listed([label, *labels_of_copies])} are the same capture"
+def _copies_texts(rows: Sequence[Row], undecided_labels: Collection[str]) -> Iterator[str]:
+    """Yield which runs are copies of which run. `rows` are the checks that found the copies.
+
+    Undecided runs are left out, because they are named with their reason.
+    """
+    copies_of_label = grouped((row["against"], row["label"]) for row in rows)
+    for label, copies in copies_of_label.items():
+        decided_copies = [copy for copy in copies if copy not in undecided_labels]
+        if decided_copies:
+            yield f"{_listed([label, *decided_copies])} are the same capture"
 
 
-def _deviation_texts(
-    labels_of_deviation: Mapping[Deviation, Mapping[str, Sequence[str]]],
-) -> Iterator[str]:
-    """Yield each fact with the value of the other run, and the runs by their values."""
-    for deviation, labels_by_value in labels_of_deviation.items():
+def _deviation_texts(board: Scoreboard, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield each fact with the value of the other run, and the runs by their values.
+
+    `rows` are the checks that found differences.
+    """
+    rows_of_deviation = grouped((_deviation(board, row), row) for row in rows)
+    for deviation, rows_with_fact in rows_of_deviation.items():
+        labels_by_value = grouped((row["value"], row["label"]) for row in rows_with_fact)
         reference = f"{deviation.against} {deviation.reference_value}"
         values = f"{_by_value(labels_by_value)}{deviation.consequence}"
         yield f"{deviation.what}: {reference}, {values}"
@@ -770,6 +862,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def _run_documents(board: Scoreboard) -> list[dict[str, Any]]:
+    """Return the rows of the table, each with the run IDs of its captures as a list."""
     captures = {side.label: run_ids_of(side) for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
     for row in rows:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nsyspipe.analysis.traffic import DATA, EXPERT, OTHER, PIPELINE, SHARDED, TENSOR, dimensions
 from nsyspipe.model.names import listed
 from nsyspipe.report.blocks import Title
-from nsyspipe.report.words import of_world, ranks_text, steps_used_text
+from nsyspipe.report.words import counted_of_all, ranks_text, steps_used_text
 from nsyspipe.run.run import Run
 
 _PARALLELISM = {
@@ -18,7 +18,7 @@ _PARALLELISM = {
     EXPERT: "expert parallel",
 }
 
-# The method of tracing that is named, because most captures are traced by software.
+# The method of tracing that is named.
 _HARDWARE = "hardware"
 
 
@@ -31,6 +31,7 @@ def title_of(run: Run) -> Title:
         nodes = "one node" if n_nodes == 1 else f"{n_nodes} nodes"
         facts.append(nodes)
     facts.append(_parallelism(run))
+    # Tracing by software is usual, so it is not named.
     if _HARDWARE in header.cuda_trace_methods:
         facts.append(f"CUDA traced by {listed(header.cuda_trace_methods)}")
     known_facts = [fact for fact in facts if fact]
@@ -48,7 +49,12 @@ def hardware_text(run: Run) -> str:
 
 
 def steps_text(run: Run) -> str:
-    """Return how many steps the metrics use: ``8 steps used of 10 captured``."""
+    """Return how many steps the metrics use: ``8 steps used of 10 captured``.
+
+    Without GPU activity, return the number of steps on the CPU. If no training steps were found,
+    return that.
+    """
+    # A row per step and process, only if no GPU activity was recorded.
     n_host_steps = run.host_steps().num_rows
     if n_host_steps:
         return f"{n_host_steps} CPU steps"
@@ -69,9 +75,12 @@ def _machines(run: Run) -> str:
     if not header.n_ranks:
         rows = run.host_steps().to_pylist()
         distinct_processes = {(row["report"], row["pid"]) for row in rows}
-        processes = of_world(len(distinct_processes), header.world_size, "process", "es")
+        processes = counted_of_all(
+            len(distinct_processes), header.world_size, noun="process", plural_ending="es"
+        )
         return f"{processes} without GPU activity"
     gpus = listed(header.gpu_names) if header.gpu_names else ""
+    # A job of unknown size counts as complete.
     n_job_ranks = header.n_job_ranks or header.n_ranks
     is_whole_job = header.n_ranks >= n_job_ranks
     is_of_one_model = len(header.gpu_names) == 1
@@ -82,9 +91,9 @@ def _machines(run: Run) -> str:
 
 
 def _parallelism(run: Run) -> str:
-    """Return the kinds of parallelism, with their sizes if there are several.
+    """Return the kinds of parallelism: ``data parallel``, or ``data 4 x tensor 2``.
 
-    Empty if communication is not known.
+    A single kind has no size. Empty if communication is not known.
     """
     groups = dimensions(run.traffic(), run.header.world_size)
     groups_of_known_kind = [group for group in groups if set(group.roles) != {OTHER}]
@@ -97,9 +106,10 @@ def _kinds(roles: Sequence[str]) -> list[str]:
     return [_PARALLELISM[role] for role in roles if role in _PARALLELISM]
 
 
-def _sized(roles: Sequence[str], size: int | None) -> str:
+def _sized(roles: Sequence[str], n_ranks_in_group: int | None) -> str:
+    """Return the kinds of parallelism of a process group with its size: ``tensor 2``."""
     kinds = _kinds(roles)
     names = listed(kind.removesuffix(" parallel") for kind in kinds)
-    if size is None:
+    if n_ranks_in_group is None:
         return names
-    return f"{names} {size}"
+    return f"{names} {n_ranks_in_group}"

@@ -34,8 +34,8 @@ _TIME_UNITS: _Units = (
 _MAX_DECIMALS = 4
 _MAX_DECIMALS_OF_UNIT = {"ns": 0, "us": 3}
 _MIN_SHOWN_MS = 0.001
-# A larger share of the next unit is 1.00 of it with two decimals.
-_ROUNDS_UP_SHARE = 0.999995
+# From this share of a unit on, bytes are written in the unit.
+_MIN_SHARE_OF_UNIT = 0.999995
 _RATES: _Units = (Unit(1.0, "steps/s", 0.0),)
 _BANDWIDTHS: _Units = (Unit(1e9, "GB/s", 0.0),)
 _FLOP_RATES: _Units = (Unit(1e12, "TFLOP/s", 0.0),)
@@ -60,17 +60,17 @@ class Quantity(str):
     # In base units.
     size: float
     units: _Units
-    # Words after the quantity.
-    then: str
+    # Words after the quantity, such as its share of a whole. They stay if the unit changes.
+    words_after: str
 
     def __new__(
-        cls, text: str, size: float, units: _Units = _TIME_UNITS, then: str = ""
+        cls, text: str, size: float, units: _Units = _TIME_UNITS, words_after: str = ""
     ) -> Quantity:
         """Return the words of a quantity, which is in ns if no units are given."""
-        quantity = super().__new__(cls, text + then)
+        quantity = super().__new__(cls, text + words_after)
         quantity.size = size
         quantity.units = units
-        quantity.then = then
+        quantity.words_after = words_after
         return quantity
 
     @property
@@ -92,12 +92,12 @@ def ms_text(ns: float | None, n_digits: int = 4) -> str:
     return Quantity(f"{number} ms", ns)
 
 
-def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
-    """Return the cells of a column or row in one unit, and with as many decimals.
+def in_one_unit(texts: Sequence[str], heading_unit: str = "") -> list[str]:
+    """Return the cells of a column or row in one unit, and all with the same number of decimals.
 
-    The largest cell decides the unit, and has four digits. If the heading names a `unit`, cells
-    have that unit and do not name it. A cell that is not zero but would round to zero says so, and
-    a difference keeps its sign.
+    The largest cell decides the unit, and has four digits. If the heading names a unit
+    (`heading_unit`), cells have that unit and do not name it. A cell that is not zero but would
+    round to zero says so, and a difference keeps its sign.
 
     Cells are returned as they are if some are neither quantities nor dashes, if there is no
     quantity, and if there are quantities of two kinds, such as times and bandwidths.
@@ -109,18 +109,18 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
         return [*texts]
     (units,) = kinds_of_units
     largest = max(abs(quantity.size) for quantity in quantities)
-    # If all times are 0, they are in ms.
+    # If all times are 0, they are in ms. Other kinds of quantities have only one unit.
     deciding_size = largest or _NS_PER_MS
-    chosen_unit = _unit_of(deciding_size, units, unit)
+    chosen_unit = _unit_of(deciding_size, units, heading_unit)
     decimals_of_largest = _decimals(deciding_size / chosen_unit.size)
     n_decimals = min(decimals_of_largest, _max_decimals(chosen_unit))
-    unit_text = "" if unit else f" {chosen_unit.name}"
+    unit_text = "" if heading_unit else f" {chosen_unit.name}"
 
     def rewritten(cell: str) -> str:
         if not isinstance(cell, Quantity):
             return cell
         number = _number(cell.size / chosen_unit.size, n_decimals, cell.sign)
-        return f"{number}{unit_text}{cell.then}"
+        return f"{number}{unit_text}{cell.words_after}"
 
     return [rewritten(text) for text in texts]
 
@@ -136,33 +136,34 @@ def _max_decimals(unit: Unit) -> int:
     return _MAX_DECIMALS_OF_UNIT.get(unit.name, _MAX_DECIMALS)
 
 
-def in_unit_of_row(time: str, values: Iterable[float | None]) -> str:
-    """Return a time, or a difference of times, in the unit and with the decimals of its row.
+def in_unit_of_row(text: str, values_ns: Iterable[float | None]) -> str:
+    """Return the text of a time, or of a difference of times, in the unit of its row.
 
-    `values` are the times of the row, ns. The decimals show four digits of the shortest time, but
-    at most five digits of the longest. A text that is not a time stays.
+    `values_ns` are the times of the row. The longest one decides the unit, which is ms at most. The
+    decimals show four digits of the shortest time, but at most five digits of the longest. A text
+    that is not a time stays.
     """
-    lengths_ns = [abs(value) for value in values if value]
-    if not lengths_ns or not isinstance(time, Quantity):
-        return time
-    if time.units is not _TIME_UNITS:
-        return time
+    lengths_ns = [abs(value) for value in values_ns if value]
+    if not lengths_ns or not isinstance(text, Quantity):
+        return text
+    if text.units is not _TIME_UNITS:
+        return text
     _seconds, *units_up_to_ms = _TIME_UNITS
     shortest_ns = min(lengths_ns)
     longest_ns = max(lengths_ns)
     unit = _unit_of(longest_ns, units_up_to_ms)
     decimals_of_shortest = _decimals(shortest_ns / unit.size)
-    decimals_of_longest = _decimals(longest_ns / unit.size, 5)
-    n_decimals = min(decimals_of_shortest, decimals_of_longest, _max_decimals(unit))
-    number = _number(time.size / unit.size, n_decimals, time.sign)
+    max_decimals_of_longest = _decimals(longest_ns / unit.size, n_digits=5)
+    n_decimals = min(decimals_of_shortest, max_decimals_of_longest, _max_decimals(unit))
+    number = _number(text.size / unit.size, n_decimals, text.sign)
     return f"{number} {unit.name}"
 
 
 def _number(value: float, n_decimals: int, sign: str) -> str:
-    """Return a number with some decimals.
+    """Return a number with some decimals. `sign` is that of `Quantity.sign`.
 
-    A number that is not zero but rounds to zero is ``<0.01``. If it has a sign, it has enough
-    decimals for one digit instead, ``-0.004``.
+    A number that is not zero but rounds to zero is ``<0.01``. If it has a plus or a minus in front,
+    it has enough decimals for one digit instead, ``-0.004``.
     """
     if not value:
         return "0"
@@ -170,9 +171,9 @@ def _number(value: float, n_decimals: int, sign: str) -> str:
     is_rounded_to_zero = float(text) == 0
     if not is_rounded_to_zero:
         return text
-    is_difference = sign == "+"
-    if is_difference or value < 0:
-        n_decimals_of_first_digit = _decimals(value, 1)
+    has_sign_in_front = sign == "+" or value < 0
+    if has_sign_in_front:
+        n_decimals_of_first_digit = _decimals(value, n_digits=1)
         return f"{value:{sign}.{n_decimals_of_first_digit}f}"
     smallest_shown = 10**-n_decimals
     return f"<{smallest_shown:.{n_decimals}f}"
@@ -190,6 +191,7 @@ def _decimals(value: float, n_digits: int = 4) -> int:
 
 
 def _significant(value: float, n_digits: int = 4) -> str:
+    """Return a number with this many significant digits. 0 has no decimals."""
     if not value:
         return "0"
     n_decimals = _decimals(value, n_digits)
@@ -201,10 +203,10 @@ def with_share(time: str, ratio: float | None) -> str:
     if not isinstance(time, Quantity):
         return time
     share = f" ({percent_text(ratio)})"
-    return Quantity(time, time.size, then=share)
+    return Quantity(time, time.size, words_after=share)
 
 
-def percent_text(ratio: float | None, digits: int = 1) -> str:
+def percent_text(ratio: float | None, n_decimals: int = 1) -> str:
     """Return a ratio in percent, ``12.3%``, with this many decimals.
 
     A ratio that is not zero but rounds to zero is ``<0.1%``, or ``>-0.1%`` if it is negative.
@@ -213,12 +215,12 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
         return absent
     # Adding zero makes a negative zero positive.
     percent = 100 * ratio + 0.0
-    text = f"{percent:.{digits}f}"
+    text = f"{percent:.{n_decimals}f}"
     is_rounded_to_zero = ratio != 0 and float(text) == 0
     if is_rounded_to_zero:
         sign = "<" if ratio > 0 else ">-"
-        smallest_shown = 10**-digits
-        return f"{sign}{smallest_shown:.{digits}f}%"
+        smallest_shown = 10**-n_decimals
+        return f"{sign}{smallest_shown:.{n_decimals}f}%"
     return f"{text}%"
 
 
@@ -240,13 +242,14 @@ def sure_text(confidence: float) -> str:
     return f"{100 * confidence:.14g}%"
 
 
-def bytes_text(n_bytes: float | None, digits: int = 2) -> str:
+def bytes_text(n_bytes: float | None, n_decimals: int = 2) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
     for unit, unit_bytes in _BYTES_OF_UNIT.items():
-        if n_bytes >= _ROUNDS_UP_SHARE * unit_bytes:
-            return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
+        # Just below a unit, two decimals would round to 1000.00 of the smaller unit.
+        if n_bytes >= _MIN_SHARE_OF_UNIT * unit_bytes:
+            return f"{n_bytes / unit_bytes:.{n_decimals}f} {unit}"
     return f"{n_bytes:.0f} B"
 
 
@@ -338,15 +341,16 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     if unit == "ratio":
         return f"{signed(100 * delta)} {POINTS}"
     size = abs(delta)
-    column = _UNIT_OF_COLUMN[unit or "count"]
-    is_small = 0 < size < column.small
+    # A metric without a unit is a count.
+    column_unit = _UNIT_OF_COLUMN[unit or "count"]
+    is_small = 0 < size < column_unit.small
     if is_small:
-        size_in_small_unit = size / column.small_unit_size
+        size_in_small_unit = size / column_unit.small_unit_size
         # A count has no unit, and then no space behind it.
-        text = f"{size_in_small_unit:.2g} {column.small_unit}".rstrip()
+        size_text = f"{size_in_small_unit:.2g} {column_unit.small_unit}".rstrip()
     else:
-        text = column.write(size)
-    text = f"{_sign(delta)}{text}"
+        size_text = column_unit.write(size)
+    text = f"{_sign(delta)}{size_text}"
     # Only times are written again in the unit of their column.
     return Quantity(text, delta) if unit == "ns" else text
 
@@ -380,8 +384,7 @@ def decimals(size: float, distinct_from: float | None = None) -> str:
         if not is_zero and _looks_distinct(size, distinct_from, n_decimals):
             return text
     is_tiny = size < 10**-_MAX_DECIMALS_OF_NUMBER
-    n_digits = _MAX_DECIMALS_OF_NUMBER + 3
-    return f"{size:.0e}" if is_tiny else f"{size:.{n_digits}g}"
+    return f"{size:.0e}" if is_tiny else f"{size:.6g}"
 
 
 def _looks_distinct(size: float, number: float | None, n_decimals: int) -> bool:

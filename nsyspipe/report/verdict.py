@@ -23,25 +23,28 @@ def verdict(run: Run) -> str:
     """Return what to change first, then where the step goes, then what to doubt, a line each.
 
     Two warnings come before all that: that the reports may come from different runs, and that
-    communication is not known. Without a step time, return only why there is none.
+    communication is not known. Without ranks or a step time, return only why there is no step time.
     """
     step = overview.step_time_of(run)
+    headline = first_screen.headline_of(run, step)
     if not run.header.n_ranks:
-        return first_screen.headline_of(run, step)
+        return headline
     if step is None:
-        headline = first_screen.headline_of(run, step)
         return f"{headline}{_unrecorded(run)}"
-    warnings = list(first_screen.warnings_of(run))
-    lines = [line for line in warnings if line == first_screen.MIXED]
+    all_warnings = list(first_screen.warnings_of(run))
+    mixed_warnings = [warning for warning in all_warnings if warning == first_screen.MIXED]
+    other_warnings = [warning for warning in all_warnings if warning != first_screen.MIXED]
+    lines = [*mixed_warnings]
     if not _is_comm_known(run):
         lines.append(first_screen.unknown_text(run))
     lines += _change_lines(run)
     lines += _step_lines(run, step)
-    lines += [line for line in warnings if line != first_screen.MIXED]
+    lines += other_warnings
     return "\n".join(lines)
 
 
 def _unrecorded(run: Run) -> str:
+    """Return on which ranks kernels were not recorded, as a further sentence. Empty if on none."""
     ranks = first_screen.ranks_without_kernels(run)
     return f" Kernels{ranks} were not recorded." if ranks else ""
 
@@ -90,8 +93,8 @@ def _step_lines(run: Run, step: StepTime) -> Iterator[str]:
 def _named_parts(step: StepTime, summary: Mapping[str, Any]) -> list[StepPart]:
     """Return the parts of the step that the verdict names.
 
-    If there is communication, that is exposed communication. Otherwise, it is compute, copies if
-    they take much of the step, and idle time.
+    With communication, it names only exposed communication. Without communication, it names compute
+    and idle time, and also copies if they take much of the step.
     """
     part_of_name = {part.figure.name: part for part in step.parts}
     if summary["comm_share"]:

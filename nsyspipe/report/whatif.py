@@ -93,7 +93,7 @@ def sort_scenarios(answer: WhatIf) -> SortedScenarios:
     effective: list[Scenario] = []
     within_noise: list[Scenario] = []
     for scenario in _estimated(answer):
-        if _is_captured(scenario):
+        if _is_as_captured(scenario):
             unchanged.append(scenario)
         elif is_clear(answer, scenario):
             effective.append(scenario)
@@ -115,8 +115,8 @@ def headline(answer: WhatIf) -> str:
 def headline_sentences(answer: WhatIf) -> list[str]:
     """Return the sentences of the answer, the most important first.
 
-    They name the change that the user asked for. Without one, they name the best setting, and links
-    that would save more than this setting.
+    If the user asked for a change, they are about that change. Otherwise, they name the best
+    setting, and links that would save more than this setting.
     """
     estimated = _estimated(answer)
     if not estimated:
@@ -176,9 +176,9 @@ def _gaining_settings(answer: WhatIf) -> list[Scenario]:
 
 
 def _gaining_links(answer: WhatIf) -> list[Scenario]:
-    """Return the best link of each kind of place: this machine, perhaps this one, or another one.
+    """Return the best link that saves time in each place.
 
-    Links that save no time are left out.
+    The place of a link is in the machine, perhaps in the machine, or elsewhere.
     """
     best_by_place: dict[str, Scenario] = {}
     for scenario in _gaining(answer):
@@ -189,15 +189,16 @@ def _gaining_links(answer: WhatIf) -> list[Scenario]:
     return list(best_by_place.values())
 
 
-def best_setting(answer: WhatIf) -> Scenario | None:
+def change_named_first(answer: WhatIf) -> Scenario | None:
     """Return the change that the headline names first.
 
-    That is the change that the user asked for, else the setting that saves most. None if no setting
-    saves time, or if the change asked for has no estimate or no effect.
+    If the user asked for a change, return that change, or None if it has no estimate or no effect.
+    Otherwise, return the setting that saves most, or None if no setting saves time.
     """
     first = answer.scenarios[0]
+    # The change that the user asked for is the only scenario.
     if first.id == "custom":
-        has_effect = first.refused is None and not _is_captured(first)
+        has_effect = first.refused is None and not _is_as_captured(first)
         return first if has_effect else None
     settings = _gaining_settings(answer)
     return settings[0] if settings else None
@@ -208,7 +209,7 @@ def _no_answer(answer: WhatIf) -> list[str]:
 
     If there are several reasons, the sentences name the most usual one.
     """
-    most_usual, *rarer_refusals = _refusals_by_reason(answer)
+    most_usual, *rarer_refusals = _refusals_most_usual_first(answer)
     n_rarer = sum(refusal.n_changes for refusal in rarer_refusals)
     if not n_rarer:
         sentences = [f"No estimate: {most_usual.reason}."]
@@ -229,20 +230,26 @@ def _no_answer(answer: WhatIf) -> list[str]:
 
 def _custom_answer(answer: WhatIf, scenario: Scenario) -> str:
     """Return what the change saves that the user asked for."""
-    if _is_captured(scenario):
+    if _is_as_captured(scenario):
         return f"{scenario.label}: unchanged. The run is as fast already."
     change = _change(answer, scenario)
     sentence = f"{scenario.label}{_note(scenario)}: {change}."
-    if scenario.link_place != UNKNOWN:
-        return sentence
-    return f"{sentence} {_unrecorded_text(scenario)}"
+    is_link_unrecorded = scenario.link_place == UNKNOWN
+    if is_link_unrecorded:
+        return f"{sentence} {_unrecorded_text(scenario)}"
+    return sentence
 
 
 def _link_sentence(answer: WhatIf, scenario: Scenario) -> str:
-    """Return what a link that these GPUs may not have would save."""
+    """Return what a link would save that the machine may not have.
+
+    If the machine cannot have the link, it is other hardware. Otherwise, the reports do not show
+    whether the machine has the link.
+    """
     saved = _saved(answer, scenario)
     link = str(scenario.knobs["link"])
-    if scenario.link_place == ELSEWHERE:
+    is_in_other_machines = scenario.link_place == ELSEWHERE
+    if is_in_other_machines:
         return f"Other hardware: {link} would save {saved}."
     condition = f"{link}{_IF_AVAILABLE}"
     return f"{condition} would save {saved}. {_unrecorded_text(scenario)}"
@@ -270,7 +277,7 @@ def is_clear(answer: WhatIf, scenario: Scenario) -> bool:
 def _change(answer: WhatIf, scenario: Scenario) -> str:
     """Return the captured and the predicted step time, its range, and the difference in percent.
 
-    Empty if one of the two is not known.
+    Empty if the saving or the captured step time is not known.
     """
     if scenario.gain_pct is None or not answer.step_time_ns:
         return ""
@@ -308,17 +315,18 @@ def whatif_blocks(
 ) -> Iterator[blocks.Block]:
     """Yield the answer: the best setting, every change in its group, and what has no estimate.
 
-    Verbose, also what findings promise, what each estimate assumes, changes within noise, and every
-    problem.
+    A verbose answer also has the bounds of findings, what each estimate assumes, changes within
+    noise, and all problems.
     """
     for text in headline_sentences(answer):
         yield blocks.Sentence(text, "bold")
     yield from few_steps_blocks(answer)
     estimated = _estimated(answer)
     n_rows = len(menu_rows(answer, estimated, is_verbose=is_verbose))
-    # The first row is the captured run.
+    # The first row is the captured run, which is no change.
     has_menu = n_rows > 1
     yield blocks.Facts(subject(answer, run), "Run")
+    # The captured step time is in the first row of the menu, and need not be said twice.
     has_step_time = is_verbose or not has_menu
     basis = _basis(answer, run, has_step_time=has_step_time, is_verbose=is_verbose)
     yield blocks.Facts(basis, "Steps")
@@ -374,19 +382,19 @@ def _basis(answer: WhatIf, run: Run, *, has_step_time: bool, is_verbose: bool) -
     if answer.step_time_ns is not None and has_step_time:
         parts.append(f"step time {ms_text(answer.step_time_ns)}")
     if answer.identity_error_pct is not None and is_verbose:
-        error = percent_text(answer.identity_error_pct / 100, 2)
+        error = percent_text(answer.identity_error_pct / 100, n_decimals=2)
         parts.append(f"simulation error {error}")
     return parts
 
 
 def without_effect(answer: WhatIf, *, is_verbose: bool) -> Iterator[blocks.Block]:
-    """Yield in a line which changes of a menu save nothing.
+    """Yield one line that names the changes of a menu that save nothing.
 
-    Nothing is yielded for a change that the user asked for, which is no menu, and for a verbose
-    menu, which has these changes as rows.
+    Nothing is yielded for a verbose answer, because its menu has rows for these changes. Nothing is
+    yielded if the user asked for a single change, because then there is no menu.
     """
-    is_custom = answer.scenarios[0].id == "custom"
-    if is_verbose or is_custom:
+    is_single_change = answer.scenarios[0].id == "custom"
+    if is_verbose or is_single_change:
         return
     scenarios = sort_scenarios(answer)
     sentences = []
@@ -417,9 +425,11 @@ def assumption_blocks(estimated: Sequence[Scenario], *, is_verbose: bool) -> Ite
         yield blocks.Heading("Estimates assume", "dim")
         yield blocks.Items(_assumptions(estimated))
     else:
-        needing = [scenario.label for scenario in estimated if _needs_faster_hosts(scenario)]
-        if needing:
-            labels = _labels_text(needing, len(estimated))
+        labels_with_assumption = [
+            scenario.label for scenario in estimated if _needs_faster_hosts(scenario)
+        ]
+        if labels_with_assumption:
+            labels = _labels_text(labels_with_assumption, len(estimated))
             note = f"Assumes that the CPU can launch kernels early enough: {labels}."
             yield blocks.Notes([note])
 
@@ -456,44 +466,47 @@ def refusals(answer: WhatIf, n_shown: int | None = None) -> list[str]:
     and is not repeated: "for the reason above". If it is the only reason, return nothing.
     """
     names_by_reason = _refused_names_by_reason(answer, n_shown)
-    names_in_headline = None
-    if not _estimated(answer):
-        reason_in_headline = _refusals_by_reason(answer)[0].reason
-        names_in_headline = names_by_reason.pop(reason_in_headline or "", None)
-    texts = [f"{names}: {reason}" for reason, names in names_by_reason.items()]
-    if names_in_headline is None or not texts:
-        return texts
-    return [f"{names_in_headline}: for the reason above", *texts]
+    if _estimated(answer):
+        return [f"{names}: {reason}" for reason, names in names_by_reason.items()]
+    most_usual = _refusals_most_usual_first(answer)[0]
+    names_in_headline = names_by_reason.pop(most_usual.reason)
+    other_texts = [f"{names}: {reason}" for reason, names in names_by_reason.items()]
+    if not other_texts:
+        return []
+    return [f"{names_in_headline}: for the reason above", *other_texts]
 
 
 def _refused_names_by_reason(answer: WhatIf, n_shown: int | None) -> dict[str, str]:
-    """Return the changes that have no estimate for each reason, at most `n_shown` by name."""
-    labels_by_reason: dict[str, list[str]] = {}
-    for scenario in answer.scenarios:
-        reason = scenario.refused_in_options
-        if reason is not None:
-            labels_of_reason = labels_by_reason.setdefault(reason, [])
-            labels_of_reason.append(scenario.label)
+    """Return the names of the changes without an estimate in one text, by the reason.
+
+    A text names at most `n_shown` changes, or all if that is None.
+    """
+    # The reason names options of the command. It is None for a change with an estimate.
+    labels_by_reason = grouped(
+        (scenario.refused_in_options, scenario.label) for scenario in answer.scenarios
+    )
     names_by_reason = {}
     for reason, labels in labels_by_reason.items():
-        max_named = len(labels) if n_shown is None else n_shown
-        names_by_reason[reason] = few(labels, max_named)
+        if reason is not None:
+            max_named = len(labels) if n_shown is None else n_shown
+            names_by_reason[reason] = few(labels, max_named)
     return names_by_reason
 
 
 class Refusal(NamedTuple):
     """A reason why changes have no estimate."""
 
-    reason: str | None
+    reason: str
     n_changes: int
 
 
-def _refusals_by_reason(answer: WhatIf) -> list[Refusal]:
-    """Return why changes have no estimate, the most usual reason first.
-
-    Changes with an estimate count under the reason None.
-    """
-    n_changes_of_reason = Counter(scenario.refused_in_options for scenario in answer.scenarios)
+def _refusals_most_usual_first(answer: WhatIf) -> list[Refusal]:
+    """Return each reason why changes have no estimate, with the number of these changes."""
+    n_changes_of_reason = Counter(
+        scenario.refused_in_options
+        for scenario in answer.scenarios
+        if scenario.refused_in_options is not None
+    )
     most_usual_first = n_changes_of_reason.most_common()
     return [Refusal(reason, n_changes) for reason, n_changes in most_usual_first]
 
@@ -582,7 +595,7 @@ def menu(
     has_groups = any(row.step_time_ns is None for row in rows)
     label_cell = partial(_label_cell, has_groups=has_groups)
     fields = [
-        Field("change", label_cell, "text"),
+        Field("change", label_cell, kind="text"),
         Field("ms per step", _step_time_cell),
         Field("range", _range_cell, from_width=_MIN_WIDTH_FOR_RANGE),
         Field("saved", _saved_cell),
@@ -591,7 +604,7 @@ def menu(
         step_times_ns = [row.step_time_ns or 0.0 for row in rows]
         longest_ns = max(step_times_ns, default=0.0)
         bar = partial(_bar_cell, longest_ns=longest_ns)
-        bar_field = Field("", bar, "word", from_width=_MIN_WIDTH_FOR_BAR)
+        bar_field = Field("", bar, kind="word", from_width=_MIN_WIDTH_FOR_BAR)
         fields.append(bar_field)
     if is_verbose:
         fields.append(Field("steps/s", _rate_cell, from_width=_MIN_WIDTH_FOR_RATE))
@@ -611,6 +624,7 @@ def _step_time_cell(row: MenuRow) -> str:
 
 
 def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
+    """Return a bar of letters. `longest_ns` is the step time of the longest bar."""
     if row.step_time_ns is None or not longest_ns:
         return ""
     length = round(_MAX_BAR_CHARS * row.step_time_ns / longest_ns)
@@ -618,6 +632,7 @@ def _bar_cell(row: MenuRow, *, longest_ns: float) -> str:
 
 
 def _saved_cell(row: MenuRow) -> str:
+    """Return what a change saves in percent of the step. Empty for a row that is no change."""
     if row.saved_ratio is None:
         return ""
     number = f"{100 * row.saved_ratio:.1f}"
@@ -634,20 +649,26 @@ def _rate_cell(row: MenuRow) -> str:
 
 
 def _note(scenario: Scenario) -> str:
-    """Return what the reader has to know of a change, in brackets."""
-    if _is_captured(scenario):
+    """Return whether the run has a change already, or whether its link is there, in brackets.
+
+    Empty if nothing needs to be said.
+    """
+    if _is_as_captured(scenario):
         return " (as now)"
     is_setting = scenario.group == SETTING
-    if is_setting and scenario.link_place == HERE:
+    is_link_here = scenario.link_place == HERE
+    if is_setting and is_link_here:
         return " (is there, not used)"
-    if scenario.link_place != UNKNOWN:
+    is_link_unrecorded = scenario.link_place == UNKNOWN
+    if not is_link_unrecorded:
         return ""
     if _is_link_alone(scenario):
+        # The name of the link is in front of the note.
         return _IF_AVAILABLE
     return f" (if {scenario.knobs['link']} is available)"
 
 
-def _is_captured(scenario: Scenario) -> bool:
+def _is_as_captured(scenario: Scenario) -> bool:
     """Tell whether the captured run has the setting of a scenario already."""
     gain_ns = scenario.mean_gain_ns
     has_no_effect = gain_ns is not None and abs(gain_ns) < _MIN_GAIN_NS
@@ -707,6 +728,10 @@ def _answers_finding(scenario: Scenario) -> bool:
 
 
 def _bound_text(answer: WhatIf, finding: str, scenario: Scenario, mean_ns: float) -> str:
+    """Return a finding with its bound, and what a scenario is estimated to save.
+
+    `mean_ns` is the mean step time, of which savings are shares.
+    """
     bound = _saving_text(scenario.finding_saving_ns, mean_ns)
     estimate = _saving_text(scenario.mean_gain_ns, mean_ns)
     noise = "" if is_clear(answer, scenario) else ", which is within noise"
@@ -746,6 +771,7 @@ def whatif_document(answer: WhatIf) -> dict[str, Any]:
 
 
 def _scenario_document(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as plain Python values."""
     document = asdict(scenario)
     document["knobs"] = {**scenario.knobs}
     document["assumptions"] = [*scenario.assumptions]

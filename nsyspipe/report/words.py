@@ -6,10 +6,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from operator import itemgetter
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,23 +59,20 @@ _COMMIT_DIGITS = 10
 _MAX_COMMAND_CHARACTERS = 500
 # More hosts are counted, not named.
 _MAX_NAMED_HOSTS = 2
-# A time and its rank, if no rank has a time.
-_NO_TIME = (0.0, 0)
 # Steps that alternate between two levels have this period.
 _ALTERNATING = 2
 _ORDINALS = dict(
     enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
 )
 # Two times differ visibly by this share, because times have four digits and shares three.
-SEEN = 0.002
+MIN_VISIBLE_DIFFERENCE = 0.002
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
 Row: TypeAlias = "Mapping[str, Any]"
-# Severity, message, place, and fix.
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"
 _DIGITS = re.compile(r"\d+")
-# Of problems of reports that differ only in numbers. If there are more, the first is shown.
+# So many problems of reports that differ only in numbers are shown. If there are more, only the
+# first of them is shown.
 _MAX_SIMILAR_PROBLEMS = 4
 _NOT_JUDGED = re.compile(r"skipped checks: (?P<rules>[a-z-]+(, [a-z-]+)*) \((?P<reason>.*)\)")
 # If more rules could not be judged for one reason, they are counted, not named.
@@ -102,8 +98,8 @@ _PHASE_WORDS = {
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
 IDLE_BEFORE = "Idle time counts in the phase of the kernel that ends it."
-NEXT_IDLE = f"{STEP_ENDS} {IDLE_BEFORE}"
-NEXT_COPIES = f"{NEXT_IDLE} Data copies of the next step count in this step."
+WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
+WHERE_STEPS_END_WITH_COPIES = f"{WHERE_STEPS_END} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
 HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
@@ -111,6 +107,16 @@ HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer th
 _MAX_HOST_SHARE_OF_STEP = 1.02
 # Of a step. A CPU that runs ahead by more waits for GPU work of earlier steps.
 _MIN_AHEAD_SHARE_OF_STEP = 0.1
+
+
+class Trouble(NamedTuple):
+    """A problem in words."""
+
+    severity: str
+    message: str
+    # The ranks or the reports that have the problem. Empty if the message needs no place.
+    place: str
+    fix: str | None
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -137,16 +143,16 @@ def _host_parts(run: Run, host_steps: HostStepsTable) -> list[str]:
     """Return how many processes and steps a run has that used no GPU."""
     rows = host_steps.to_pylist()
     processes = {(row["report"], row["pid"]) for row in rows}
-    size = of_world(len(processes), run.header.world_size, "process", "es")
+    world_size = run.header.world_size
+    size = counted_of_all(len(processes), world_size, noun="process", plural_ending="es")
     family = _step_family_text(run)
     return [f"{size} without GPU activity", f"{len(rows)} host steps{family}"]
 
 
 def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
     """Return how many steps are used, how they were found, and which are left out and why."""
-    found_by = _step_family_text(run)
-    if run.header.steps_from == "repetition":
-        found_by = f", {STEPS_BY_PATTERN}"
+    is_by_pattern = run.header.steps_from == "repetition"
+    found_by = f", {STEPS_BY_PATTERN}" if is_by_pattern else _step_family_text(run)
     n_used = summary["n_summary_steps"]
     n_captured = summary["n_steps"]
     text = f"{n_used} of {n_captured} captured steps used{found_by}"
@@ -161,6 +167,7 @@ def _steps_part(run: Run, summary: Mapping[str, Any]) -> str:
 
 
 def _step_family_text(run: Run) -> str:
+    """Return the name of the NVTX ranges that are the steps. Empty if no ranges are."""
     return f", ranges {run.step_family!r}" if run.step_family else ""
 
 
@@ -234,31 +241,33 @@ def hosts_text(run: Run) -> list[str]:
 
 
 def ranks_text(header: RunHeader) -> str:
-    """Return how many ranks there are of how many in the job.
+    """Return how many ranks a run has: ``4 ranks``, or ``1 of 4 ranks`` if some are missing.
 
-    If a process has several ranks, return of how many processes the ranks are.
+    If processes have several ranks, the processes are counted too: ``8 ranks on the GPUs of 2
+    processes``.
     """
-    if not header.has_shared_processes:
-        return of_world(header.n_ranks, header.world_size, "rank", "s")
-    n_processes = header.n_processes or 0
     world_size = header.world_size
-    # A launcher that counts fewer processes than there are does not count these processes.
-    are_processes_counted = n_processes < (world_size or 0)
-    counted_size = world_size if are_processes_counted else None
-    processes = of_world(n_processes, counted_size, "process", "es")
+    if not header.has_shared_processes:
+        return counted_of_all(header.n_ranks, world_size, noun="rank", plural_ending="s")
+    n_processes = header.n_processes or 0
+    # Here the world size counts processes. If it is smaller than their number, it counts something
+    # else, and says nothing of how many there are in all.
+    has_missing_processes = n_processes < (world_size or 0)
+    n_all_processes = world_size if has_missing_processes else None
+    processes = counted_of_all(n_processes, n_all_processes, noun="process", plural_ending="es")
     return f"{header.n_ranks} ranks on the GPUs of {processes}"
 
 
-def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
-    """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing.
+def counted_of_all(count: int, n_all: int | None, *, noun: str, plural_ending: str) -> str:
+    """Return ``4 ranks``, or ``1 of 4 ranks`` if `count` is not the number of all.
 
-    `plural` is the ending of the plural. `world_size` is None if it is not known.
+    `n_all` is None if it is not known.
     """
-    has_missing = world_size not in (None, n)
-    of_all = f" of {world_size}" if has_missing else ""
-    is_single = n == 1 and not has_missing
-    ending = "" if is_single else plural
-    return f"{n}{of_all} {noun}{ending}"
+    are_all = n_all is None or count == n_all
+    if are_all:
+        ending = "" if count == 1 else plural_ending
+        return f"{count} {noun}{ending}"
+    return f"{count} of {n_all} {noun}{plural_ending}"
 
 
 def link_text(run: Run) -> str | None:
@@ -343,14 +352,15 @@ def _counted_means_text(counted: CountedMeans) -> str:
     """Return the means of hardware counters: shares of time, bandwidths, and the clock."""
     means = counted.means
     parts = []
-    for counter, share_column in _COUNTED_SHARES.items():
-        percent = means[share_column]
+    for counter, percent_column in _PERCENT_OF_COUNTER.items():
+        percent = means[percent_column]
         label = COUNTERS[counter].label
         if percent is not None:
             parts.append(f"{label} {percent:.1f}%")
-    for counter, rate_column in _COUNTED_RATES.items():
+    for counter, rate_column in _RATE_OF_COUNTER.items():
         bytes_per_s = means[rate_column]
         label = COUNTERS[counter].label
+        # Left out if it is 0 or not known.
         if bytes_per_s:
             parts.append(f"{label} {bandwidth_text(bytes_per_s)}")
     clock_hz = means["gpc_clock_hz"]
@@ -361,13 +371,14 @@ def _counted_means_text(counted: CountedMeans) -> str:
     return f"Hardware counters (samples cover {sampled} of the steps): {figures}"
 
 
-# Counters that are shown as shares of time.
-_COUNTED_SHARES: dict[str, CountersColumn] = {
+# Counters that are shown as shares of time, and their columns in percent.
+_PERCENT_OF_COUNTER: dict[str, CountersColumn] = {
     "sm_active": "sm_active_percent",
     "tensor_active": "tensor_active_percent",
 }
-# Means over the steps, not over the time of communication. Those that are 0 are left out.
-_COUNTED_RATES: dict[str, CountersColumn] = {
+# Counters that are shown as bandwidths. The columns are means over the steps, not over the time of
+# communication.
+_RATE_OF_COUNTER: dict[str, CountersColumn] = {
     "dram_read": "dram_read_bytes_per_s",
     "dram_write": "dram_write_bytes_per_s",
     "nvlink_rx": "nvlink_rx_bytes_per_s",
@@ -384,12 +395,8 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     """
     if capture is None:
         return []
-    command = shlex.join(capture.command or ())
-    if len(command) > _MAX_COMMAND_CHARACTERS:
-        start = command[:_MAX_COMMAND_CHARACTERS]
-        command = f"{start} \N{HORIZONTAL ELLIPSIS}"
     rows = {
-        "command": command,
+        "command": _command_text(capture),
         "torch": capture.torch_version,
         "NCCL": capture.nccl_version,
         "CUDA": capture.cuda_version,
@@ -399,8 +406,20 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows.items() if value]
 
 
+def _command_text(capture: RunCapture) -> str:
+    """Return the command that was captured, or the start of a long one. Empty if not recorded."""
+    command = shlex.join(capture.command or ())
+    if len(command) <= _MAX_COMMAND_CHARACTERS:
+        return command
+    start = command[:_MAX_COMMAND_CHARACTERS]
+    return f"{start} \N{HORIZONTAL ELLIPSIS}"
+
+
 def _commit_text(capture: RunCapture) -> str | None:
-    """Return the commits of a program, and whether it was changed since. None if not recorded."""
+    """Return the commits of a program, and whether its files had uncommitted changes.
+
+    None if no commit was recorded.
+    """
     if not capture.git_commit:
         return None
     commits = capture.git_commit.split(", ")
@@ -430,8 +449,10 @@ def captured_versions_text(capture: RunCapture | None) -> str:
 def uneven_text(evenness: Evenness) -> str:
     """Return that steps are uneven, with mean and median, and the pattern if there is one.
 
-    The text also says if less than half of the steps are near the median. The pattern is two levels
-    of step times, which may alternate, or the rarer level may come periodically.
+    The text also says if less than half of the steps are near the median.
+
+    A pattern has two levels of step times. Either the levels alternate, or the rarer level comes
+    at a regular period, or the rarer level comes irregularly.
     """
     mean = ms_text(evenness.mean)
     median = ms_text(evenness.median)
@@ -443,11 +464,13 @@ def uneven_text(evenness: Evenness) -> str:
         near_steps = f"{evenness.n_near} of {evenness.n_steps} steps"
         text += f", only {near_steps} within 10% of it"
     if evenness.levels is None or evenness.n_long is None:
+        # There is no pattern.
         return text
     short, long = map(ms_text, evenness.levels)
     if evenness.period == _ALTERNATING:
         return f"{text}, {short} and {long} in turn"
     if evenness.period is None:
+        # The rarer level comes irregularly.
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"two levels, {short} and {long}"
         return f"{text}, {levels} ({long_steps})"
@@ -457,9 +480,10 @@ def uneven_text(evenness: Evenness) -> str:
 
 
 def uneven_sentence(evenness: Evenness) -> str:
-    """Return that steps are uneven, with their pattern, or else with mean and median.
+    """Return that steps are uneven, with their pattern.
 
-    The pattern is as in `uneven_text`.
+    The pattern is as in `uneven_text`. Without a pattern, the sentence has the mean and the median
+    of the steps.
     """
     if evenness.levels is None or evenness.n_long is None:
         mean = ms_text(evenness.mean)
@@ -469,6 +493,7 @@ def uneven_sentence(evenness: Evenness) -> str:
     if evenness.period == _ALTERNATING:
         return f"Steps are uneven: they alternate between {short} and {long}."
     if evenness.period is None:
+        # The rarer level comes irregularly.
         long_steps = f"{evenness.n_long} of {evenness.n_steps} steps"
         levels = f"{long_steps} take about {long}, and the others take about {short}"
         return f"Steps are uneven: {levels}."
@@ -489,10 +514,13 @@ def _periodic_text(period: int, short: str, long: str, *, is_rare_long: bool) ->
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
-    """Return a note for each side with uneven steps, about its first uneven capture."""
+    """Return a note for each side with uneven steps, about its first uneven capture.
+
+    `sides` are pairs: the name of a side, and the evenness of the steps of each of its captures.
+    """
     notes = []
-    for name, captures in sides:
-        uneven_captures = (capture for capture in captures if capture.is_uneven)
+    for name, evenness_of_captures in sides:
+        uneven_captures = (evenness for evenness in evenness_of_captures if evenness.is_uneven)
         first_uneven = next(uneven_captures, None)
         if first_uneven is not None:
             text = uneven_text(first_uneven)
@@ -519,15 +547,13 @@ def host_medians_of(run: Run) -> dict[str, dict[int, float]]:
     return host_medians(_summary_phases(run))
 
 
-def host_note(run: Run, in_host_ns: float) -> str | None:
+def host_note(run: Run, sum_of_phases_ns: float) -> str | None:
     """Return why CPU times of phases sum to more than a step on the GPU. None if they do not.
 
-    `in_host_ns` is the sum of the CPU times per step.
+    `sum_of_phases_ns` is the sum of the CPU times of all phases, per step.
     """
     step_ns = rank_step_ns(run)
-    if not step_ns:
-        return None
-    if in_host_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
+    if not step_ns or sum_of_phases_ns < _MAX_HOST_SHARE_OF_STEP * step_ns:
         return None
     steps = run.breakdown()
     # The lead is how far the CPU is ahead of the GPU.
@@ -563,23 +589,24 @@ def _without_earlier_waits(run: Run, phases: PhasesTable) -> pa.Table:
 
 
 def _without_host_ns(phases: PhasesTable, is_unknown: pa.Array) -> pa.Table:
-    """Return phases, in some rows of which the CPU time is null."""
+    """Return a copy of `phases`, in which the CPU time is null in each row that `is_unknown`."""
     host_ns = phases["host_ns"]
     null_ns = pa.scalar(None, host_ns.type)
-    known_host_ns = pc.if_else(is_unknown, null_ns, host_ns)
+    host_ns_or_null = pc.if_else(is_unknown, null_ns, host_ns)
     place = phases.column_names.index("host_ns")
-    return phases.set_column(place, "host_ns", known_host_ns)
+    return phases.set_column(place, "host_ns", host_ns_or_null)
 
 
 def _ranks_ahead(steps: StepsTable, step: int) -> list[int]:
-    """Return the ranks whose CPU runs ahead of the GPU into a step."""
+    """Return the ranks whose CPU is far ahead of the GPU in a step, by a share of the step."""
     is_of_step = pc.equal(steps["step"], step)
-    rows = steps.filter(is_of_step)
-    min_lead_ns = pc.multiply(rows["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
+    # A row per rank.
+    step_on_ranks = steps.filter(is_of_step)
+    min_lead_ns = pc.multiply(step_on_ranks["wall_ns"], _MIN_AHEAD_SHARE_OF_STEP)
     # A CPU whose lead is not known is not ahead.
-    lead_ns = pc.fill_null(rows["host_lead_ns"], 0)
+    lead_ns = pc.fill_null(step_on_ranks["host_lead_ns"], 0)
     is_ahead = pc.greater_equal(lead_ns, min_lead_ns)
-    ranks: list[int] = rows["rank"].filter(is_ahead).to_pylist()
+    ranks: list[int] = step_on_ranks["rank"].filter(is_ahead).to_pylist()
     return ranks
 
 
@@ -604,9 +631,9 @@ def _longest_host_ns(phases: PhasesTable) -> dict[tuple[str, int], int]:
     return longest_ns
 
 
-def host_median_note(medians: Mapping[str, Mapping[int, float]]) -> str:
-    """Return of which phases the CPU time is a median, and why."""
-    named = listed(sorted(medians))
+def host_median_note(median_of_rank_by_phase: Mapping[str, Mapping[int, float]]) -> str:
+    """Return the note that names the phases whose CPU time is a median, and says why."""
+    named = listed(sorted(median_of_rank_by_phase))
     return (
         f"The CPU time of {named} is the mean over ranks of their medians, because one step "
         "dominates a mean."
@@ -637,6 +664,7 @@ def phases_of_rank_text(run: Run, rank: int) -> str | None:
 
 
 def _phases_sentence(differences: Sequence[PhaseDifference]) -> str | None:
+    """Return some differences in one text. None if there are none."""
     if not differences:
         return None
     texts = [upper_first(difference.text) for difference in differences]
@@ -647,22 +675,24 @@ def phase_differences(run: Run) -> list[PhaseDifference]:
     """Return how each phase differs most between ranks, the largest difference first.
 
     A phase has several times, for example on the CPU and on the GPU. The time that differs most
-    counts. Differences below 10 % of a step are left out.
+    counts. Differences of 0, and differences below 10 % of a step, are left out.
     """
     host_medians_by_phase = host_medians_of(run)
     rows = _phase_means(run, host_medians_by_phase)
-    largest_of_phase: dict[str, PhaseDifference] = {}
-    phases = sorted({row["phase"] for row in rows})
-    for phase, column in product(phases, PHASE_TIMES):
-        rows_of_phase = [row for row in rows if row["phase"] == phase]
-        time_name = _phase_time_text(column, is_median=phase in host_medians_by_phase)
-        difference = _phase_difference(run, rows_of_phase, column, f"{phase} ({time_name})")
-        largest_so_far = largest_of_phase.get(phase, difference)
-        largest_of_phase[phase] = max(largest_so_far, difference, key=_size_of)
     step_ns = rank_step_ns(run) or 0.0
     min_ns = _MIN_PHASE_DIFFERENCE_SHARE * step_ns
-    differences = [difference for difference in largest_of_phase.values() if difference.more_ns]
-    visible = [difference for difference in differences if difference.more_ns >= min_ns]
+    visible: list[PhaseDifference] = []
+    phases = sorted({row["phase"] for row in rows})
+    for phase in phases:
+        rows_of_phase = [row for row in rows if row["phase"] == phase]
+        differences = []
+        for column in PHASE_TIMES:
+            time_name = _phase_time_text(column, is_median=phase in host_medians_by_phase)
+            subject = f"{phase} ({time_name})"
+            differences.append(_phase_difference(run, rows_of_phase, column, subject))
+        largest = max(differences, key=_size_of)
+        if largest.more_ns > 0 and largest.more_ns >= min_ns:
+            visible.append(largest)
     return sorted(visible, key=_size_of, reverse=True)
 
 
@@ -683,11 +713,12 @@ def _phase_difference(
     """
     column_of_means = f"{column}_mean"
     known_rows = [row for row in rows if row[column_of_means] is not None]
-    fastest_first = sorted((row[column_of_means], row["rank"]) for row in known_rows)
-    if not fastest_first:
-        fastest_first = [_NO_TIME]
-    fast_ns, fast_rank = fastest_first[0]
-    slow_ns, slow_rank = fastest_first[-1]
+    if not known_rows:
+        # A difference of 0 is never shown, so it needs no rank and no text.
+        return PhaseDifference(more_ns=0.0, slow_rank=0, text="")
+    times_and_ranks = [(row[column_of_means], row["rank"]) for row in known_rows]
+    fast_ns, fast_rank = min(times_and_ranks)
+    slow_ns, slow_rank = max(times_and_ranks)
     slow_text = _on_rank(run, slow_ns, slow_rank)
     fast_text = _on_rank(run, fast_ns, fast_rank)
     text = f"{subject}: {slow_text}, {fast_text}."
@@ -748,18 +779,19 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if evidence.get("is_wait_included"):
         text += ", which may include wait time"
     compared_share = evidence.get("compared_share")
-    # Unless this is visibly less than all compute, there is nothing to assume.
-    if compared_share and compared_share < 1 - SEEN:
+    # If all compute could be compared, nothing needs to be assumed.
+    if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"(nsyspipe compared {percent_text(compared_share, 0)} of it with equal kernels "
+            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of it with equal kernels "
             "without communication)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
+        slowdown = percent_text(slowdown_ratio, n_decimals=0)
         text += (
-            f", if communication slows compute by {percent_text(slowdown_ratio, 0)} (the largest "
-            "slowdown that nsyspipe assumes, because too few kernels can be compared)"
+            f", if communication slows compute by {slowdown} (the largest slowdown that nsyspipe "
+            "assumes, because too few kernels can be compared)"
         )
     return text
 
@@ -773,14 +805,14 @@ def stream_text(run: Run) -> str | None:
         return None
     if on_compute_stream_ns < _MIN_SHARE_ON_COMPUTE_STREAM * comm_ns:
         return None
-    looks_like_all = on_compute_stream_ns >= (1 - SEEN) * comm_ns
+    looks_like_all = on_compute_stream_ns >= (1 - MIN_VISIBLE_DIFFERENCE) * comm_ns
     if looks_like_all:
         subject = "Communication runs"
     else:
         subject = f"{ms_text(on_compute_stream_ns)} of communication per step runs"
     stream_ids = run.ranks["compute_stream_id"].drop_null()
     numbers = sorted(stream_ids.unique().to_pylist())
-    streams = f"{noun_for(len(numbers), 'stream')} {few(ranges(numbers), 3)}"
+    streams = f"{noun_for(len(numbers), 'stream')} {few(ranges(numbers), most=3)}"
     return (
         f"{subject} on {streams}, which also runs compute. Compute of that stream cannot overlap "
         "with it."
@@ -806,9 +838,10 @@ def is_problem_shown(row: Row, *, is_verbose: bool) -> bool:
 
 
 def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Join problems that are equal but for their places, in the order of the first of each.
+    """Return problems in words. Problems that differ only in their places become one problem.
 
-    `place_of` returns the common place of equal problems.
+    `place_of` returns the common place of rows. Problems are in the order in which they first
+    occur.
     """
     keys_and_rows = []
     for row in problems:
@@ -817,50 +850,53 @@ def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str])
     joined = []
     for (severity, message, fix), equal_rows in grouped(keys_and_rows).items():
         place = place_of(equal_rows)
-        joined.append((severity, message, place, fix))
+        joined.append(Trouble(severity=severity, message=message, place=place, fix=fix))
     return joined
 
 
-def _without_repeated_exports(rows: Iterable[Trouble]) -> list[Trouble]:
-    """Return problems, of which the fix to export reports again is left out if it is repeated.
+def _without_repeated_exports(problems: Iterable[Trouble]) -> list[Trouble]:
+    """Return the problems, with the fix to export reports again only where it is new.
 
-    The fix is repeated if an earlier problem has it for the same place, or for all reports.
+    The fix is not new if an earlier problem has it for the same place, or for all reports.
     """
     all_reports = ""
     shown: list[Trouble] = []
     exported_places: set[str] = set()
-    for severity, message, place, fix in rows:
-        is_export = fix is not None and fix.startswith(EXPORT_AGAIN)
-        is_place_exported = place in exported_places or all_reports in exported_places
-        remaining_fix = None if is_export and is_place_exported else fix
-        shown.append((severity, message, place, remaining_fix))
+    for problem in problems:
+        is_export = problem.fix is not None and problem.fix.startswith(EXPORT_AGAIN)
+        is_place_exported = problem.place in exported_places or all_reports in exported_places
+        if is_export and is_place_exported:
+            shown.append(problem._replace(fix=None))
+        else:
+            shown.append(problem)
         if is_export:
-            exported_places.add(place)
+            exported_places.add(problem.place)
     return shown
 
 
 def _counted_rules(message: str) -> str:
-    """Return a message, in which many rules that were not judged are a number in place of names.
+    """Return a message with the number of rules in place of their names, if it names many rules.
 
-    All other messages stay. JSON has the names.
+    The rules are those that were not judged. Any other message stays as it is. JSON has the names.
     """
     match = _NOT_JUDGED.fullmatch(message)
     if match is None:
         return message
-    names = match["rules"].split(", ")
-    if len(names) <= _MAX_NAMED_RULES:
+    rules = match["rules"].split(", ")
+    if len(rules) <= _MAX_NAMED_RULES:
         return message
-    about = " about communication" if _ABOUT_COMM.issuperset(names) else ""
-    n_checks = len(names)
+    are_all_about_comm = _ABOUT_COMM.issuperset(rules)
+    about = " about communication" if are_all_about_comm else ""
     reason = match["reason"]
-    return f"skipped {n_checks} checks{about} ({reason})"
+    return f"skipped {len(rules)} checks{about} ({reason})"
 
 
 def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
-    """Return the problems, each once with the ranks, or the reports, that have it.
+    """Return the problems in words, each one once with the ranks or the reports that have it.
 
-    Problems of ranks that differ only in numbers are one, with the largest numbers. Of many such
-    problems of reports, the first is shown.
+    `most_places` is how many ranks or reports a problem names. If ranks have problems that differ
+    only in numbers, only the problem with the largest numbers is returned. If many reports have
+    problems that differ only in numbers, only the first one is returned.
     """
     rows = [_with_counted_rules(row) for row in problems]
     place_of = partial(_place_of, most_places=most_places)
@@ -869,10 +905,10 @@ def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     for similar_rows in groups_of_similar.values():
         joined += _joined_similar(similar_rows, place_of)
     shown: list[Trouble] = []
-    for severity, message, place, fix in _without_repeated_exports(joined):
+    for problem in _without_repeated_exports(joined):
         # A place that the message names already is not named twice.
-        shown_place = "" if place in message else place
-        shown.append((severity, message, shown_place, fix))
+        shown_place = "" if problem.place in problem.message else problem.place
+        shown.append(problem._replace(place=shown_place))
     return shown
 
 
@@ -887,9 +923,8 @@ def _key_without_numbers(problem: Row) -> tuple[str, ...]:
     return problem["severity"], message, problem["fix"]
 
 
-def _place_of(rows: Iterable[Row], most_places: int) -> str:
-    """Return the ranks of problems, or the reports if they have no ranks."""
-    rows = list(rows)
+def _place_of(rows: Sequence[Row], most_places: int) -> str:
+    """Return the ranks that have some problems, or the reports if the problems have no ranks."""
     ranks = {row["rank"] for row in rows}
     ranks.discard(None)
     if ranks:
@@ -900,27 +935,26 @@ def _place_of(rows: Iterable[Row], most_places: int) -> str:
 
 
 def _joined_similar(rows: list[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
-    """Return problems that differ only in numbers. If they are many, one stands for all.
+    """Return problems that differ only in numbers. If they are many, return one of them.
 
-    For ranks, that is the problem with the largest number, unless the number is a rank. Otherwise,
-    it is the first problem.
+    For problems of ranks, that is the problem with the largest number. It is the first problem if
+    the number is the rank itself, and for problems of reports.
     """
     distinct = same_problems(rows, place_of)
-    is_of_ranks = all(row["rank"] is not None for row in rows)
-    max_shown = 1 if is_of_ranks else _MAX_SIMILAR_PROBLEMS
+    are_of_ranks = all(row["rank"] is not None for row in rows)
+    max_shown = 1 if are_of_ranks else _MAX_SIMILAR_PROBLEMS
     if len(distinct) <= max_shown:
         return distinct
-    is_number_rank = "rank " in rows[0]["message"]
-    if is_of_ranks and not is_number_rank:
+    is_number_a_rank = "rank " in rows[0]["message"]
+    if are_of_ranks and not is_number_a_rank:
         which = "largest"
         chosen = max(distinct, key=_size_of_number)
     else:
         which = "first"
         chosen = distinct[0]
-    severity, message, _place, fix = chosen
     place = place_of(rows)
     places = f": {place}" if place else ""
-    return [(severity, message, f"the {which} of {len(distinct)} alike{places}", fix)]
+    return [chosen._replace(place=f"the {which} of {len(distinct)} alike{places}")]
 
 
 def _size_of_number(trouble: Trouble) -> tuple[int, str]:
@@ -928,8 +962,7 @@ def _size_of_number(trouble: Trouble) -> tuple[int, str]:
 
     The longest message has the largest number, and of equal lengths the last in the alphabet.
     """
-    _severity, message, *_ = trouble
-    return len(message), message
+    return len(trouble.message), trouble.message
 
 
 def unseen_idle(run: Run) -> str:
@@ -940,27 +973,28 @@ def unseen_idle(run: Run) -> str:
 def idle_text(steps: StepsTable, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of the step time is idle and why. None below 2 %, or if not known.
 
-    `calls` are the calls that blocked CPUs, the longest first. `unseen` is `unseen_idle`. Times are
-    means over steps and ranks. Causes below 0.1 % of the step time are left out.
+    `steps` has a row per step and rank. `calls` are the calls that blocked CPUs, the longest first.
+    `unseen` says why there may be more idle time, as `unseen_idle` does. Times are means over the
+    rows of `steps`. Causes below 0.1 % of the step time are left out.
     """
-    wall_ns = _sum_of(steps["wall_ns"])
-    idle_ns = _sum_of(steps["idle_ns"])
-    if not wall_ns or idle_ns is None:
+    sum_of_steps_ns = _sum_of(steps["wall_ns"])
+    sum_of_idle_ns = _sum_of(steps["idle_ns"])
+    if not sum_of_steps_ns or sum_of_idle_ns is None:
         return None
-    idle_share = idle_ns / wall_ns
+    idle_share = sum_of_idle_ns / sum_of_steps_ns
     if idle_share < _MIN_IDLE_SHARE:
         return None
-    causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
+    sums_of_causes_ns = [_sum_of(steps.column(name)) for name in IDLE_CAUSES]
+    blocking_cause = idle_cause("idle_blocked_ns")
     cause_texts = []
-    for cause, cause_ns in _known_causes(idle_ns, causes_ns).items():
-        share = cause_ns / wall_ns
+    for cause, sum_ns in _known_causes(sum_of_idle_ns, sums_of_causes_ns).items():
+        share = sum_ns / sum_of_steps_ns
         if share >= _MIN_CAUSE_SHARE:
-            is_blocked = cause == idle_cause("idle_blocked_ns")
-            call = _blocking_call_text(calls) if is_blocked else ""
-            time = _time_and_share(cause_ns / steps.num_rows, share, call)
+            call = _blocking_call_text(calls) if cause == blocking_cause else ""
+            time = _time_and_share(sum_ns / steps.num_rows, share, call)
             cause_texts.append(f"{cause} {time}")
     causes = ", ".join(cause_texts) or "cause not known"
-    idle = _time_and_share(idle_ns / steps.num_rows, idle_share)
+    idle = _time_and_share(sum_of_idle_ns / steps.num_rows, idle_share)
     if unseen:
         return f"idle at least {idle}: {causes} ({unseen})"
     return f"idle {idle}: {causes}"
@@ -1013,13 +1047,15 @@ def idle_cause(column: str) -> str:
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
     """Yield the sentences below the table of processes.
 
-    They are about the slowest process, and about ranges, ranks and processes that are missing.
+    The sentences are about the slowest process, about the time between steps, and about ranges,
+    ranks and processes that are missing. `n_shown` is how many processes the table has.
     """
     fastest_and_slowest_process = fastest_and_slowest(figures)
     least_and_most_backward = uneven_backward(figures)
     if fastest_and_slowest_process:
         yield _slowest_text(*fastest_and_slowest_process)
     elif least_and_most_backward:
+        # Steps take equally long on all processes, because ranks wait for each other in backward.
         yield _uneven_backward_text(*least_and_most_backward)
     longest_loading = longest_between(figures)
     if longest_loading:
@@ -1047,7 +1083,7 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
     shortest_ms = host_ms(least.phase_ns["backward"])
     longest = f"{longest_ms} on {_name(most)}"
     shortest = f"{shortest_ms} on {_name(least)}"
-    within = percent_text(MUCH_RATIO, 0)
+    within = percent_text(MUCH_RATIO, n_decimals=0)
     evenness = f"Steps take equally long on all (within {within})"
     difference = f"backward takes {longest} and {shortest}"
     waiting = f"{_WAITING} {_name(least)} may be the one that is waited for"
@@ -1057,7 +1093,8 @@ def _uneven_backward_text(least: HostFigures, most: HostFigures) -> str:
 def _slowest_text(fast: HostFigures, slow: HostFigures) -> str:
     """Return which process is slowest, and whether it may only wait for another.
 
-    It may only wait if at least half of the difference is in backward, where ranks communicate.
+    A process may only wait if at least half of the difference is in backward, where ranks
+    communicate.
     """
     slow_name = _name(slow)
     slow_ns = slow.median_ns or 0
@@ -1098,28 +1135,39 @@ def report_name(process: HostFigures) -> str:
 def settling_text(
     steps: int | None, captures: int | None, counts: Sequence[int], aim: str = "settle it"
 ) -> str:
-    """Return how many steps or captures would settle a comparison, the cheaper way first.
+    """Return how many steps or captures would settle a comparison.
 
-    `steps` is the number of steps needed in each capture, and `captures` the number of captures
-    needed of each side. `counts` are the steps that the sides have now. Empty if neither number is
+    If both would, the way that takes fewer steps in all comes first. Empty if neither number is
     known.
+
+    Parameters
+    ----------
+    steps
+        The number of steps needed in each capture.
+    captures
+        The number of captures needed of each side.
+    counts
+        The number of steps that each side has now.
+    aim
+        The end of the sentence, after "would".
     """
-    ways = []
-    if steps:
-        distinct_counts = map(str, dict.fromkeys(counts))
-        now = " and ".join(distinct_counts)
-        ways.append(f"about {_rounded_up(steps)} steps per capture ({now} now)")
-    if captures:
-        such = "such captures" if steps else "captures"
-        ways.append(f"about {captures} {such} of each side")
-    if not ways:
+    by_steps = _more_steps_text(steps, counts) if steps else ""
+    # Such captures have as many steps as now, in contrast to those of the first way.
+    such = "such captures" if steps else "captures"
+    by_captures = f"about {captures} {such} of each side" if captures else ""
+    are_captures_cheaper = bool(steps and captures and captures * max(counts) < steps)
+    cheaper_first = [by_captures, by_steps] if are_captures_cheaper else [by_steps, by_captures]
+    known_ways = [way for way in cheaper_first if way]
+    if not known_ways:
         return ""
-    if steps and captures:
-        n_steps_in_captures = captures * max(counts)
-        if n_steps_in_captures < steps:
-            ways.reverse()
-    alternatives = " or ".join(ways)
-    return f"{alternatives} would {aim}"
+    return f"{' or '.join(known_ways)} would {aim}"
+
+
+def _more_steps_text(n_needed_steps: int, counts: Sequence[int]) -> str:
+    """Return how many steps per capture are needed. `counts` are the steps of each side now."""
+    distinct_counts = map(str, dict.fromkeys(counts))
+    now = " and ".join(distinct_counts)
+    return f"about {_rounded_up(n_needed_steps)} steps per capture ({now} now)"
 
 
 def _rounded_up(count: int) -> int:
@@ -1144,7 +1192,7 @@ def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
     direction = "more" if ns > 0 else "less"
-    difference = ms_text(abs(ns), 3)
+    difference = ms_text(abs(ns), n_digits=3)
     return f"In the other direction, {_part_label(name)} takes {difference} {direction}."
 
 

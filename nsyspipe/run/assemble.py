@@ -162,32 +162,34 @@ def merge(
 
     NCCL's log gives the world size if nothing else does. If only some of the reports are read,
     `ranks_of_all_reports` has the rank numbers of all. `skip` is how many warm-up steps the user
-    skips. `work` is what a step works on, as far as the user says it.
+    skips. `work` is what a step works on, as far as the user says it. The result keeps only the
+    parts of the digests that no table holds, so that the memory of the others can be freed.
     """
     run = number_run(gathered, rank_map, log, ranks_of_all_reports)
     cross_rank = _match_on_one_clock(run, log)
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     unseen = _find_unseen_work(run, ranks)
     windows = _make_windows(ranks, unseen, has_comm_between=cross_rank.has_comm_between)
-    run_work = _work_per_step(run, ranks, work)
-    steps = _select_steps(windows, cross_rank, unseen, skip, run_work.ranks)
-    run_work = with_problems_of_steps(run_work, steps.table)
+    work_of_steps = _work_per_step(run, ranks, work)
+    steps = _select_steps(windows, cross_rank, unseen, skip, work_of_steps.ranks)
+    run_work = with_problems_of_steps(work_of_steps, steps.table)
     tables = _tables_of_steps(run, cross_rank, steps)
-    tables["ranks"] = _ranks_table(run, cross_rank, run_work, is_comm_in_graphs=unseen.may_be_comm)
+    tables["ranks"] = _ranks_table(
+        run, cross_rank, run_work, is_comm_in_graphs=unseen.may_graphs_communicate
+    )
     tables["phases"] = _phases_table(ranks, windows, unseen.hides_comm)
     tables["host_steps"] = _host_steps_table(run)
     counted = counted_ranks(gathered.digests, ranks)
     tables["counters"] = counters_table(counted, ranks, steps.table)
+    # Without ranks, the numbers are of hosts, which count as no processes here.
     n_processes = run.numbering.n_processes if run.ranks else 0
-    # The tables hold most of the digests now. The rest is kept, so that memory is freed.
     remaining_digests = tuple(map(_without_merged, gathered.digests))
     remaining_cross_rank = _cross_rank_without_merged(cross_rank, remaining_digests)
-    problems = problems_of_run(run, cross_rank, steps)
-    all_problems = (*problems, *counted.problems, *run_work.problems)
+    problems_of_tables = (*counted.problems, *run_work.problems)
     remaining_gathered = replace(gathered, digests=remaining_digests)
     return RunTables(
         **tables,
-        problems=all_problems,
+        problems=(*problems_of_run(run, cross_rank, steps), *problems_of_tables),
         selection=steps.selection,
         world_size=run.job.world_size,
         n_job_ranks=run.job.n_ranks,
@@ -212,17 +214,17 @@ def _tables_of_steps(
     run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> dict[str, Any]:
     """Return the tables that depend on the choice of summary steps, by field of `RunTables`."""
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     is_capture = run.is_capture
     summary_steps = steps.selection.steps
     rank_numbers = [rank.number for rank in ranks]
     collectives = comm.collective_figures(cross_rank, rank_numbers, summary_steps)
     is_comm_in_steps = not cross_rank.has_comm_between
-    has_all_ranks = bool(cross_rank.is_whole.all())
-    # Else a rank that was not matched may be the one for which the others wait.
-    is_whole = has_all_ranks and is_comm_in_steps and cross_rank.doubt is None
+    are_all_ranks_here = bool(cross_rank.has_all_ranks.all())
+    # Without all communication, a rank that was not matched may be the one that others wait for.
+    has_all_comm = are_all_ranks_here and is_comm_in_steps and cross_rank.doubt is None
     stragglers = comm.stragglers_table(
-        collectives, steps.table, rank_numbers, is_capture=is_capture, is_whole=is_whole
+        collectives, steps.table, rank_numbers, is_capture=is_capture, has_all_comm=has_all_comm
     )
     tables: dict[str, Any] = {"steps": steps.table, "collectives": collectives}
     tables["stragglers"] = stragglers
@@ -279,7 +281,7 @@ class _UnseenWork(Struct, frozen=True):
     # Of each window, whether communication may have run in it that was not recorded.
     hides_comm: Flags
     # Whether a CUDA graph of this run may hold communication.
-    may_be_comm: bool
+    may_graphs_communicate: bool
 
 
 def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
@@ -291,25 +293,23 @@ def _find_unseen_work(run: NumberedRun, ranks: Ranks) -> _UnseenWork:
     graph_ns_of_window = np.concatenate([_NO_NUMBERS, *graph_ns_of_ranks])
     has_graph = graph_ns_of_window > 0
     # A CUDA graph may hold communication if several ranks run, or if NCCL or MPI is in use.
-    has_several_ranks = len(ranks) > 1
-    if n_job_ranks is not None:
-        has_several_ranks = has_several_ranks or n_job_ranks > 1
+    has_several_ranks = len(ranks) > 1 or (n_job_ranks or 0) > 1
     uses_comm = any(digest.has_communication for digest in run.gathered.digests)
-    may_be_comm = has_several_ranks or uses_comm
-    hides_comm = has_graph & may_be_comm
-    # A job of several ranks communicates. If it has no communication kernel, and no graph that
-    # holds one, its communication kernels have names that nsyspipe does not know. They may be in
-    # every window.
-    has_no_graph = not has_graph.any()
-    if has_no_graph and lacks_communication(ranks, n_job_ranks):
+    may_graphs_communicate = has_several_ranks or uses_comm
+    if lacks_communication(ranks, n_job_ranks) and not has_graph.any():
+        # A job of several ranks communicates. Here, it must do so with kernels whose names nsyspipe
+        # does not know. They may be in every window.
         hides_comm = np.ones(has_graph.size, np.bool_)
-    return _UnseenWork(has_graph, hides_comm, may_be_comm)
+    else:
+        hides_comm = has_graph & may_graphs_communicate
+    return _UnseenWork(has_graph, hides_comm, may_graphs_communicate)
 
 
 def _make_windows(ranks: Ranks, unseen: _UnseenWork, *, has_comm_between: bool) -> pa.Table:
     """Return the windows of all ranks, one rank after the other.
 
-    A figure is null if work that was not recorded could change it.
+    A figure is null if work that was not recorded could change it. With much communication between
+    steps (`has_comm_between`), figures of the backward pass are null in all windows.
     """
     columns_of_ranks = [_rank_columns(rank, rank.process.windows) for rank in ranks]
     tables = map(_WINDOWS.table, columns_of_ranks)
@@ -334,8 +334,8 @@ def _select_steps(
 
     `works` has what a step of each rank works on.
     """
-    n_ranks = len(cross_rank.placed)
-    capture_of_window = capture_of_windows(cross_rank.placed)
+    n_ranks = len(cross_rank.ranks)
+    capture_of_window = capture_of_windows(cross_rank.ranks)
     step_of_window = windows["step"].to_numpy()
     start_ns = windows["start_ns"].to_numpy()
     is_complete = np.asarray(windows["is_complete"], np.bool_)
@@ -349,12 +349,13 @@ def _select_steps(
 
 
 def _without_merged(digest: ReportDigest) -> ReportDigest:
-    """Return a digest without what the tables of the run hold, which is most of it."""
+    """Return a digest without what the tables of the run hold, which is most of the digest."""
     processes = tuple(map(_process_without_merged, digest.processes))
     return replace(digest, processes=processes, counters=NO_COUNTERS)
 
 
 def _process_without_merged(process: ProcessDigest) -> ProcessDigest:
+    """Return the digest of a process without what the tables of the run hold."""
     windows = process.windows.select(_WINDOW_COLUMNS_AFTER_MERGE)
     return replace(process, windows=windows, **_EMPTY_PROCESS_FIELDS)
 
@@ -368,16 +369,16 @@ def _rank_without_merged(
 ) -> Rank[ProcessDigest]:
     """Return a rank with only what a second reading and the table of collectives need.
 
-    `digests` are those of all reports, already without what was merged.
+    `digests` are the digests of all reports, already without what the tables of the run hold.
     """
     remaining_digest = digests[rank.argument]
     was_captured_once = not rank.captures
     if was_captured_once:
-        # The process is one of the digest, and is not copied a second time.
+        # The digest of the report has this process already, and so without a second copy.
         processes = {_identity(process): process for process in remaining_digest.processes}
         process = processes[_identity(rank.process)]
         return replace(rank, report=remaining_digest, process=process)
-    # The process of several captures is joined, and so in no digest.
+    # A process that was joined from several captures is in no digest of a report.
     report = replace(rank.report, processes=remaining_digest.processes)
     process = _process_without_merged(rank.process)
     captures = tuple(_rank_without_merged(part, digests) for part in rank.captures)
@@ -403,8 +404,8 @@ def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
 def _cross_rank_without_merged(
     cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> comm.CrossRank:
-    ranks = tuple(_rank_without_merged(rank, digests) for rank in cross_rank.placed)
-    return replace(cross_rank, placed=ranks)
+    ranks = tuple(_rank_without_merged(rank, digests) for rank in cross_rank.ranks)
+    return replace(cross_rank, ranks=ranks)
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:
@@ -429,6 +430,7 @@ def _host_steps_table(run: NumberedRun) -> pa.Table:
 
 
 def _steps_of_host(host: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
+    """Return `schema.HOST_STEPS` of one process. Its rank is null if nothing numbers the hosts."""
     members = host.process.members
     n_steps = members.num_rows
     start_ns = members["start_ns"]
@@ -446,21 +448,21 @@ def _steps_of_host(host: Rank[HostDigest], report: str, *, is_numbered: bool) ->
 
 
 def _with_nulls(table: pa.Table, names: Iterable[str], is_unknown: Flags) -> pa.Table:
-    """Return a table with null in the columns `names` of the rows that are unknown."""
+    """Return a table with null in the columns `names`, in the rows where `is_unknown` is true."""
     if not is_unknown.any():
         return table
     for name in names:
         position = table.column_names.index(name)
-        known_values = pc.if_else(is_unknown, None, table[name])
-        table = table.set_column(position, table.field(position), known_values)
+        known_or_null = pc.if_else(is_unknown, None, table[name])
+        table = table.set_column(position, table.field(position), known_or_null)
     return table
 
 
 def _phases_table(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Table:
-    """Return `schema.PHASES`, with null for communication where some may not be recorded.
+    """Return `schema.PHASES`, with null for communication that may not be recorded.
 
-    `hides_comm` says so of each row of `windows`. A phase is part of the window of its rank and
-    step.
+    `hides_comm` says of each window whether communication in it may not be recorded. A phase is a
+    part of the window of its rank and step.
     """
     columns_of_ranks = (_rank_columns(rank, rank.process.phases) for rank in ranks)
     tables = map(schema.PHASES.table, columns_of_ranks)
@@ -469,11 +471,12 @@ def _phases_table(ranks: Ranks, windows: pa.Table, hides_comm: Flags) -> pa.Tabl
         return phases
     last_step_of_windows = pc.max(windows["step"]).as_py()
     last_step_of_phases = pc.max(phases["step"]).as_py()
+    # All step numbers are below this, so that each pair of rank and step gets another number.
     step_limit = max(last_step_of_windows, last_step_of_phases) + 1
-    unknown_windows = windows.filter(pa.array(hides_comm))
-    unknown_rank_steps = _number_rank_steps(unknown_windows, step_limit)
+    windows_that_hide = windows.filter(pa.array(hides_comm))
+    rank_steps_that_hide = _number_rank_steps(windows_that_hide, step_limit)
     rank_step_of_phase = _number_rank_steps(phases, step_limit)
-    is_unknown = np.isin(rank_step_of_phase, unknown_rank_steps)
+    is_unknown = np.isin(rank_step_of_phase, rank_steps_that_hide)
     return _with_nulls(phases, _PHASE_COLUMNS_OF_COMM, is_unknown)
 
 
@@ -495,9 +498,10 @@ def _steps_table(
 ) -> pa.Table:
     """Return `schema.STEPS`: the windows, with what only several ranks together show.
 
-    `works` has what a step of each rank works on.
+    `works` has what a step of each rank works on. Wait times and message sizes are null if they are
+    not known, or if the window does not have all communication of its step.
     """
-    rank_of_window = _ranks_of_windows(cross_rank.placed)
+    rank_of_window = _ranks_of_windows(cross_rank.ranks)
     step_of_window = windows["step"].to_numpy()
     starts = windows["start_ns"].to_numpy()
     ends = windows["end_ns"].to_numpy()
@@ -505,10 +509,10 @@ def _steps_table(
     is_comm_known = pc.is_valid(windows["comm_ns"])
     # A rank may wait for an operation inside a graph of another rank. So the wait is unknown on
     # all ranks of a step if communication is unknown on one of them.
-    hidden_steps = step_of_window[~is_comm_known.to_numpy()]
-    is_wait_unknown = ~waits.is_known | np.isin(step_of_window, hidden_steps)
+    steps_with_unknown_comm = step_of_window[~is_comm_known.to_numpy()]
+    is_wait_unknown = ~waits.is_known | np.isin(step_of_window, steps_with_unknown_comm)
     message_bytes, is_size_known = comm.step_bytes(cross_rank, rank_of_window, step_of_window)
-    # Communication between steps is in no window, so that the windows show a part of it.
+    # Communication between steps belongs to a step, but is in no window.
     has_all_comm = pc.and_(is_comm_known, not cross_rank.has_comm_between)
 
     def null_if_unknown(values: Int64, is_unknown: Flags) -> pa.Array:
@@ -540,7 +544,10 @@ def _kernels_table(ranks: Ranks, selection: Selection) -> pa.Table:
 
 
 def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
-    """Return the kernels of one rank by name, with their sums over the summary steps."""
+    """Return the kernels of one rank by phase and name.
+
+    They have sums over the whole capture, and sums over the summary steps.
+    """
     kernels = rank.process.kernels
     is_window_in_summary = are_windows_in(rank, selection.steps)
     sums, is_unknown = rank.process.kernels_by_window.over(is_window_in_summary)
@@ -557,7 +564,8 @@ def _kernels_of_rank(rank: Rank[ProcessDigest], selection: Selection) -> pa.Tabl
 def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
     """Return how much longer kernels run during communication, null if they never run alone.
 
-    0.25 means 25 % longer.
+    0.25 means 25 % longer. ``slowed_ns`` is the time of kernels during communication. ``free_ns``
+    is the time that equal kernels take without communication.
     """
     slowed_ns = comm.as_floats(kernels["slowed_ns"])
     free_ns = comm.as_floats(kernels["free_ns"])
@@ -570,8 +578,9 @@ def _slowdown_ratios(kernels: KernelsTable) -> pa.ChunkedArray:
 def _idle_calls_table(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -> pa.Table:
     """Return `schema.IDLE_CALLS`: the calls that idle GPUs wait for, the longest first.
 
-    Times are means over the summary steps of all ranks. The table is empty if one of these steps
-    does not show how long its GPU waited.
+    Times are means over the summary steps of all ranks. A part of a call's time may be that of
+    blocking copies from the host. The table is empty if one of the summary steps does not show how
+    long its GPU waited.
     """
     summary_steps = steps.table.filter(steps.table["in_summary"])
     n_steps = summary_steps.num_rows
@@ -586,9 +595,11 @@ def _idle_calls_table(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -
         total_ns.update(_sum_by_call(process.blocked_ns_by_call, is_counted))
         of_copies_ns.update(_sum_by_call(process.of_copies_ns_by_call, is_counted))
     blocking_calls = [call for call in total_ns if total_ns[call]]
-    # The second sort keeps the order of calls of equal times, which stay in alphabetical order.
-    in_alphabetical_order = sorted(blocking_calls)
-    longest_first = sorted(in_alphabetical_order, key=total_ns.__getitem__, reverse=True)
+
+    def longest_then_alphabetical(call: str) -> tuple[int, str]:
+        return -total_ns[call], call
+
+    longest_first = sorted(blocking_calls, key=longest_then_alphabetical)
     columns: dict[str, Any] = {"call": longest_first}
     columns["blocked_ns_per_step"] = [total_ns[call] / n_steps for call in longest_first]
     columns["of_copies_ns_per_step"] = [of_copies_ns[call] / n_steps for call in longest_first]

@@ -41,6 +41,7 @@ def files_beside(
     log, topology, problems = read_beside(
         sidecars, wants_log=wants_log, wants_topology=wants_topology
     )
+    # First the files that sidecars name, to which candidates are added.
     files = FilesBeside(log, topology, problems)
     lacks_log = wants_log and log is None
     lacks_topology = wants_topology and topology is None

@@ -44,12 +44,12 @@ _TimesByCall: TypeAlias = Mapping[str, Int64]
 
 
 class _Part(NamedTuple):
-    """The process of one capture, and what it is put behind."""
+    """The process in one capture, and its place behind the captures before."""
 
     process: ProcessDigest
-    # how much later its clock starts than that of the first capture
-    later_ns: int
-    # members of the captures before it
+    # Added to its times to get times on the clock of the first capture.
+    clock_shift_ns: int
+    # Number of members in the captures before.
     n_members_before: int
 
 
@@ -69,16 +69,24 @@ def captures_of_processes(parts: _Ranks, *, is_one_job: bool) -> list[list[Rank[
     Each group is in order of time, and groups are in order of argument. `is_one_job` says that the
     reports themselves show that they are of one job.
     """
-    indices_by_number: dict[object, list[int]] = {}
-    for index, part in enumerate(parts):
-        number = _process_number(part) if _has_host_and_time(part.report) else index
-        indices = indices_by_number.setdefault(number, [])
-        indices.append(index)
+    indices_by_number: dict[_ProcessNumber, list[int]] = {}
     groups: list[list[int]] = []
+    for index, part in enumerate(parts):
+        if _has_host_and_time(part.report):
+            indices = indices_by_number.setdefault(_process_number(part), [])
+            indices.append(index)
+        else:
+            # Nothing shows which other captures are of the same process.
+            groups.append([index])
     for indices in indices_by_number.values():
         groups += _split_by_process(parts, indices, is_one_job=is_one_job)
-    in_order = sorted(groups, key=min)
-    return [list(map(parts.__getitem__, group)) for group in in_order]
+    groups_by_argument = sorted(groups, key=min)
+    return [_chosen(parts, group) for group in groups_by_argument]
+
+
+def _chosen(parts: _Ranks, indices: Iterable[int]) -> list[Rank[ProcessDigest]]:
+    """Return the parts at some indices."""
+    return [parts[index] for index in indices]
 
 
 def _has_host_and_time(report: ReportDigest) -> bool:
@@ -90,25 +98,31 @@ def _has_host_and_time(report: ReportDigest) -> bool:
 def _split_by_process(
     parts: _Ranks, indices: Sequence[int], *, is_one_job: bool
 ) -> list[list[int]]:
-    """Group parts with one process number by the process that they are captures of.
+    """Split parts with the same process number into processes.
 
-    `indices` are those of the parts. Returns the indices of each process, in order of time.
+    Several processes may have had that number, one after the other. `indices` are the indices of
+    the parts with the number. Returns a list for each process: the indices of its captures, in
+    order of time.
     """
     groups: list[list[int]] = []
     indices_by_time = sorted(indices, key=lambda index: parts[index].span)
     for index in indices_by_time:
-        group = _group_before(parts, groups, index, is_one_job=is_one_job)
-        if group is None:
+        group_of_process = _find_group_of_process(parts, groups, index, is_one_job=is_one_job)
+        if group_of_process is None:
             groups.append([index])
         else:
-            group.append(index)
+            group_of_process.append(index)
     return groups
 
 
-def _group_before(
+def _find_group_of_process(
     parts: _Ranks, groups: Iterable[list[int]], index: int, *, is_one_job: bool
 ) -> list[int] | None:
-    """Return the first group whose last capture the part at `index` follows, None without one."""
+    """Return the group with the captures of the process of the part at `index`.
+
+    The part is the next capture of the process if it follows the last capture of the group. None if
+    it follows no group.
+    """
     for group in groups:
         last_capture = parts[group[-1]]
         if _is_next_capture(last_capture, parts[index], is_one_job=is_one_job):
@@ -119,24 +133,24 @@ def _group_before(
 def _is_next_capture(
     before: Rank[ProcessDigest], after: Rank[ProcessDigest], *, is_one_job: bool
 ) -> bool:
-    """Tell whether two reports of processes with one number on one host are of one process.
+    """Tell whether `after` is a later capture of the process of `before`.
 
-    They are if one nsys made both reports, because nsys starts the process once. If the start of
-    nsys was not recorded, they may be of programs in different containers, which may have the same
-    process number. Such programs are of no job, number their steps alike, and their reports have
-    different names or are far apart in time.
+    Both have the same process number on the same host. That does not prove it, because containers
+    on a host may give their processes the same numbers. So one more sign is needed: one job, one
+    start of nsys, or step numbers that go on. Reports with one name, apart from its number, are a
+    sign too if they are near in time or have the same RANK.
     """
     gap_ns = _gap_ns(before, after)
     do_overlap = gap_ns < 0
-    if do_overlap or before.argument == after.argument:
+    are_in_one_report = before.argument == after.argument
+    if do_overlap or are_in_one_report or _is_other_process(before, after):
         return False
-    if _is_other_process(before, after):
-        return False
+    # One nsys starts its program once.
     if is_one_job or _are_by_one_nsys(before, after):
         return True
-    if _do_numbers_go_on(before, after):
+    if _do_step_numbers_go_on(before, after):
         return True
-    have_one_name = _name(before.report) == _name(after.report)
+    have_one_name = _name_without_number(before.report) == _name_without_number(after.report)
     is_near = gap_ns <= MAX_GAP_OF_CAPTURES_NS
     return have_one_name and (is_near or _have_one_rank(before, after))
 
@@ -154,12 +168,13 @@ def _is_other_process(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -
 
 
 def _are_by_one_nsys(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
-    """Tell whether one nsys made both reports."""
-    first_ns = before.report.facts.nsys_start_utc_ns
-    second_ns = after.report.facts.nsys_start_utc_ns
-    if first_ns is None or second_ns is None:
+    """Tell whether one start of nsys made both reports. False if the start was not recorded."""
+    nsys_start_before_ns = before.report.facts.nsys_start_utc_ns
+    nsys_start_after_ns = after.report.facts.nsys_start_utc_ns
+    if nsys_start_before_ns is None or nsys_start_after_ns is None:
         return False
-    return abs(first_ns - second_ns) <= MAX_NSYS_START_ROUNDING_NS
+    difference_ns = abs(nsys_start_before_ns - nsys_start_after_ns)
+    return difference_ns <= MAX_NSYS_START_ROUNDING_NS
 
 
 def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
@@ -177,7 +192,8 @@ def share_one_process_number(before: Rank[ProcessDigest], after: Rank[ProcessDig
     if _is_other_process(before, after):
         return False
     gap_ns = _gap_ns(before, after)
-    return 0 <= gap_ns <= MAX_GAP_OF_CAPTURES_NS
+    do_overlap = gap_ns < 0
+    return not do_overlap and gap_ns <= MAX_GAP_OF_CAPTURES_NS
 
 
 class _ProcessNumber(NamedTuple):
@@ -201,7 +217,7 @@ def _have_one_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> b
     return rank_before is not None and rank_before == rank_after
 
 
-def _name(report: ReportDigest) -> str:
+def _name_without_number(report: ReportDigest) -> str:
     """Return a report's name without its last number, which counts the captures of nsys."""
     return re.sub(r"\d+(\D*)$", r"#\1", report.file.source.stem)
 
@@ -221,10 +237,10 @@ def _has_other_rank(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> 
     return False
 
 
-def _do_numbers_go_on(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
+def _do_step_numbers_go_on(before: Rank[ProcessDigest], after: Rank[ProcessDigest]) -> bool:
     """Tell whether all steps of `after` have higher numbers than all steps of `before`.
 
-    Not if a step has no number.
+    False if one of them has no steps, or a step without a number.
     """
     numbers_before = before.process.members["number"]
     numbers_after = after.process.members["number"]
@@ -246,8 +262,9 @@ def _has_other_communicators(before: Rank[ProcessDigest], after: Rank[ProcessDig
 
 
 def _communicators(process: ProcessDigest) -> set[int]:
+    """Return the IDs of the communicators that NCCL names in the operations of a process."""
     table = process.comm.narrow
-    # Once a run is read, its operations are in the run's tables instead.
+    # The operations of a finished run are in the run's tables, and so not in its digests.
     if "comm_id" not in table.column_names:
         return set()
     comm_ids = table["comm_id"].drop_null()
@@ -255,11 +272,12 @@ def _communicators(process: ProcessDigest) -> set[int]:
 
 
 def capture_numbers(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
-    """Return the number of the run's capture that each report is part of, by argument.
+    """Return which capture of the run each report belongs to, as a number by argument.
 
-    `groups` has the parts of each process in order of time. Reports that overlap in time are one
-    capture, and captures count from 0. If that puts two reports of one process in one capture, the
-    k-th report of each process is part of the k-th capture instead.
+    A capture of the run has at most one report of each process. `groups` has the parts of each
+    process in order of time. Reports that overlap in time are of one capture, and captures count
+    from 0. If that puts two reports of one process in one capture, the k-th report of each process
+    is part of the k-th capture instead.
     """
     parts = itertools.chain.from_iterable(groups)
     numbers_by_overlap = _numbers_by_overlap(_spans_of_reports(parts))
@@ -306,7 +324,7 @@ def _numbers_by_overlap(spans: Mapping[int, _Span]) -> dict[int, int]:
     """
     numbers: dict[int, int] = {}
     number = 0
-    # The last end of the reports with the current number.
+    # The latest end of the reports that have the current number so far.
     latest_end_ns: int | None = None
     arguments_by_time = sorted(spans, key=spans.__getitem__)
     for argument in arguments_by_time:
@@ -334,10 +352,10 @@ def joined(captures: _Ranks) -> Rank[ProcessDigest]:
     All times are on the clock of the first capture.
     """
     first = captures[0]
-    # How much later the clock of each capture starts than that of the first.
-    later_ns = [part.shift_ns - first.shift_ns for part in captures]
+    # Added to the times of each capture to get times on the clock of the first.
+    clock_shifts_ns = [part.shift_ns - first.shift_ns for part in captures]
     report = _joined_report([part.report for part in captures])
-    process = _joined_process([part.process for part in captures], later_ns)
+    process = _joined_process([part.process for part in captures], clock_shifts_ns)
     is_alone = all(part.is_alone for part in captures)
     return replace(
         first,
@@ -363,13 +381,11 @@ def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
     `groups` has the captures of each rank. The k-th step of a capture has the same ordinal on all
     ranks, and ordinals go on from capture to capture.
     """
-    capture_of_report: dict[int, int] = {}
-    if any(len(group) > 1 for group in groups):
-        capture_of_report = capture_numbers(groups)
+    capture_of_report = _capture_of_report(groups)
     first_ordinals = _first_ordinals(groups, capture_of_report)
 
     def ordinals(part: Rank[P]) -> Int64:
-        capture = capture_of_report.get(part.argument, 0)
+        capture = capture_of_report[part.argument]
         n_steps = part.process.members.num_rows
         return first_ordinals[capture] + np.arange(n_steps)
 
@@ -378,6 +394,17 @@ def step_ordinals(groups: Sequence[Sequence[Rank[P]]]) -> list[Int64]:
         ordinals_of_parts = [ordinals(part) for part in group]
         ordinals_of_ranks.append(np.concatenate(ordinals_of_parts))
     return ordinals_of_ranks
+
+
+def _capture_of_report(groups: Sequence[Sequence[Rank[P]]]) -> dict[int, int]:
+    """Return the number of each report's capture, by argument.
+
+    `groups` has the captures of each rank. If no rank has several, all reports are of capture 0.
+    """
+    if any(len(group) > 1 for group in groups):
+        return capture_numbers(groups)
+    parts = itertools.chain.from_iterable(groups)
+    return {part.argument: 0 for part in parts}
 
 
 def _first_ordinals(
@@ -389,7 +416,7 @@ def _first_ordinals(
     """
     max_n_steps: Counter[int] = Counter()
     for part in itertools.chain.from_iterable(groups):
-        capture = capture_of_report.get(part.argument, 0)
+        capture = capture_of_report[part.argument]
         n_steps = part.process.members.num_rows
         max_n_steps[capture] = max(max_n_steps[capture], n_steps)
     captures = sorted(max_n_steps)
@@ -398,17 +425,18 @@ def _first_ordinals(
 
 
 def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) -> Rank[P]:
-    """Return a rank with its number, the number of its process, and the numbers of its steps.
+    """Return a rank with its rank number, the number of its process, and its step numbers.
 
-    Each of its captures gets the two numbers too, and its part of the step numbers.
+    `steps` are the step numbers. Each capture of the rank gets the rank number, the process number
+    and the numbers of its own steps.
     """
     numbered = replace(rank, number=number, process_number=process_number, steps=steps)
     if not rank.captures:
         return numbered
     n_members_of_captures = [_count_members(part.process) for part in rank.captures]
-    # Where the steps of each capture end, except the last.
-    ends = np.cumsum(n_members_of_captures)[:-1]
-    steps_of_captures = np.split(steps, ends)
+    n_members_up_to_end = np.cumsum(n_members_of_captures)
+    # `split` needs no end of the last capture.
+    steps_of_captures = np.split(steps, n_members_up_to_end[:-1])
     captures: list[Rank[P]] = []
     for part, part_steps in zip(rank.captures, steps_of_captures, strict=True):
         captures.append(with_steps(part, number, process_number, part_steps))
@@ -416,32 +444,33 @@ def with_steps(rank: Rank[P], number: int, process_number: int, steps: Int64) ->
 
 
 def capture_of_windows(ranks: _Ranks) -> Int64:
-    """Return the number of the capture that each window belongs to.
+    """Return for each window of all ranks the number of the capture that it belongs to.
 
-    The windows of all ranks are in order of rank and time.
+    Windows are in order of rank and time.
     """
     parts_of_ranks = [rank.parts for rank in ranks]
-    capture_of_report: dict[int, int] = {}
-    if any(rank.captures for rank in ranks):
-        capture_of_report = capture_numbers(parts_of_ranks)
+    capture_of_report = _capture_of_report(parts_of_ranks)
     capture_of_part = []
     n_windows_of_part = []
     for part in itertools.chain.from_iterable(parts_of_ranks):
-        capture_of_part.append(capture_of_report.get(part.argument, 0))
+        capture_of_part.append(capture_of_report[part.argument])
         n_windows_of_part.append(part.process.windows.num_rows)
     return np.repeat(np.array(capture_of_part, np.int64), n_windows_of_part)
 
 
 def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
-    """Return the report of a rank with several captures, with what all of them have."""
+    """Return the report of a rank with several captures, with what all of them have.
+
+    If several reports have a value for one key, the value of the first report counts.
+    """
     mpi_ranks: dict[int, int] = {}
     comm_ranks: dict[int, tuple[int, int]] = {}
     comm_sizes: dict[int, int] = {}
-    # The first report that has a value counts. It comes last here, and replaces the others.
-    for report in reversed(reports):
-        mpi_ranks |= report.mpi_ranks
-        comm_ranks |= report.comm_ranks
-        comm_sizes |= report.comm_sizes
+    for report in reports:
+        # The right side of | has priority, so values of earlier reports stay.
+        mpi_ranks = report.mpi_ranks | mpi_ranks
+        comm_ranks = report.comm_ranks | comm_ranks
+        comm_sizes = report.comm_sizes | comm_sizes
     n_graphs = sum(report.n_graphs for report in reports)
     has_communication = any(report.has_communication for report in reports)
     problems = itertools.chain.from_iterable(report.problems for report in reports)
@@ -456,24 +485,26 @@ def _joined_report(reports: Sequence[ReportDigest]) -> ReportDigest:
     )
 
 
-def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int]) -> ProcessDigest:
-    """Return one digest for several captures of a process. Rows of a later capture come behind.
+def _joined_process(
+    processes: Sequence[ProcessDigest], clock_shifts_ns: Sequence[int]
+) -> ProcessDigest:
+    """Return one digest for several captures of a process, with their rows in order of time.
 
-    `later_ns` says how much later the clock of each capture starts than the first clock. Times get
-    later by that.
+    `clock_shifts_ns` is added to the times of each capture to get times on the first clock.
     """
-    members_before = _sums_before([_count_members(process) for process in processes])
-    windows_before = _sums_before([process.windows.num_rows for process in processes])
-    parts = list(map(_Part, processes, later_ns, members_before))
+    n_members_before = _sums_before([_count_members(process) for process in processes])
+    n_windows_before = _sums_before([process.windows.num_rows for process in processes])
+    # In the order of the fields of `_Part`.
+    parts = list(map(_Part, processes, clock_shifts_ns, n_members_before))
     members = _joined_members(parts)
     comm = _joined_comm(parts)
     backward = _joined_backward(parts)
     windows = _joined_windows(parts)
     phases = _joined_phases(parts)
-    kernels = _joined_kernels(processes, windows_before)
+    kernels = _joined_kernels(processes, n_windows_before)
     blocked_ns_by_call = _joined_calls(processes, "blocked_ns_by_call")
     of_copies_ns_by_call = _joined_calls(processes, "of_copies_ns_by_call")
-    python_fields = _joined_python(processes, windows_before, later_ns)
+    python_fields = _joined_python(processes, n_windows_before, clock_shifts_ns)
     first_with_counts = replace(_with_joined_counts(processes), **python_fields)
     return replace(
         first_with_counts,
@@ -493,31 +524,34 @@ def _joined_process(processes: Sequence[ProcessDigest], later_ns: Sequence[int])
 
 
 def _joined_python(
-    processes: Sequence[ProcessDigest], windows_before: Sequence[int], later_ns: Sequence[int]
+    processes: Sequence[ProcessDigest],
+    n_windows_before: Sequence[int],
+    clock_shifts_ns: Sequence[int],
 ) -> dict[str, Any]:
     """Return the fields of a digest that are of Python."""
     host_lines = [process.host_lines for process in processes]
     holder_lines = [process.holder_lines for process in processes]
     lock_waits = [process.lock_waits for process in processes]
     return {
-        "host_lines": _joined_host_lines(host_lines, windows_before, later_ns),
-        "holder_lines": _joined_host_lines(holder_lines, windows_before, later_ns),
+        "host_lines": _joined_host_lines(host_lines, n_windows_before, clock_shifts_ns),
+        "holder_lines": _joined_host_lines(holder_lines, n_windows_before, clock_shifts_ns),
         "lock_waits": join_lock_waits(lock_waits),
     }
 
 
 def _joined_host_lines(
     samples_of_captures: Sequence[HostLines | None],
-    windows_before: Sequence[int],
-    later_ns: Sequence[int],
+    n_windows_before: Sequence[int],
+    clock_shifts_ns: Sequence[int],
 ) -> HostLines | None:
     """Return the samples of all captures, None if no capture has any."""
     parts = []
-    for place, samples in enumerate(samples_of_captures):
+    for capture, samples in enumerate(samples_of_captures):
         if samples is None:
             continue
-        n_windows = windows_before[place]
-        part = HostLinesPart(samples, n_windows, later_ns[place])
+        part = HostLinesPart(
+            samples, windows_before=n_windows_before[capture], later_ns=clock_shifts_ns[capture]
+        )
         parts.append(part)
     if not parts:
         return None
@@ -544,33 +578,36 @@ def _with_joined_counts(processes: Sequence[ProcessDigest]) -> ProcessDigest:
 
 
 def _joined_span(parts: _Parts) -> tuple[int, int]:
+    """Return the first start and the last end of all captures, on the clock of the first."""
     starts_ns = []
     ends_ns = []
     for part in parts:
         start_ns, end_ns = part.process.span
-        starts_ns.append(start_ns + part.later_ns)
-        ends_ns.append(end_ns + part.later_ns)
+        starts_ns.append(start_ns + part.clock_shift_ns)
+        ends_ns.append(end_ns + part.clock_shift_ns)
     return min(starts_ns), max(ends_ns)
 
 
 def _joined_members(parts: _Parts) -> pa.Table:
+    """Return the members of all captures, on the clock of the first capture."""
     members = []
     for part in parts:
-        later = _later(part.process.members, part.later_ns, _TIMES_OF_MEMBERS)
-        members.append(later)
+        shifted = _shifted(part.process.members, part.clock_shift_ns, _TIMES_OF_MEMBERS)
+        members.append(shifted)
     return _concatenated(members)
 
 
 def _joined_phases(parts: _Parts) -> pa.Table:
-    phases = (_behind(part.process.phases, part.n_members_before) for part in parts)
+    phases = (_renumbered(part.process.phases, part.n_members_before) for part in parts)
     return _concatenated(phases)
 
 
 def _joined_windows(parts: _Parts) -> pa.Table:
+    """Return the windows of all captures, on the clock of the first capture."""
     windows = []
     for part in parts:
-        later = _later(part.process.windows, part.later_ns, _TIMES)
-        windows.append(_behind(later, part.n_members_before))
+        shifted = _shifted(part.process.windows, part.clock_shift_ns, _TIMES)
+        windows.append(_renumbered(shifted, part.n_members_before))
     return _concatenated(windows)
 
 
@@ -596,7 +633,10 @@ def candidates_of(processes: Sequence[ProcessDigest]) -> tuple[Candidate, ...]:
 
 
 def _joined_candidate(candidates: Sequence[Candidate]) -> Candidate:
-    """Return one candidate for a family in all captures of a process."""
+    """Return one candidate for a family in all captures of a process, with the sums of all.
+
+    The family is a part of steps only if it is one in every capture.
+    """
     union_ns = sum(candidate.union_ns for candidate in candidates)
     n_members = sum(candidate.n_members for candidate in candidates)
     n_launched_inside = sum(candidate.n_launched_inside for candidate in candidates)
@@ -647,17 +687,17 @@ def _concatenated(tables: Iterable[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
 
 
-def _later(table: pa.Table, by_ns: int, names: Sequence[str]) -> pa.Table:
-    """Return a table in which the times in the columns `names` are later by some ns."""
+def _shifted(table: pa.Table, clock_shift_ns: int, names: Sequence[str]) -> pa.Table:
+    """Return a table in which `clock_shift_ns` is added to the times in the columns `names`."""
     for name in names:
         times_ns = table[name].cast(pa.int64())
-        table = _with_column(table, name, pc.add(times_ns, by_ns))
+        table = _with_column(table, name, pc.add(times_ns, clock_shift_ns))
     return table
 
 
-def _behind(table: pa.Table, n_before: int) -> pa.Table:
-    """Return a table whose members come behind `n_before` other members."""
-    member = pc.add(table["member"], n_before)
+def _renumbered(table: pa.Table, n_members_before: int) -> pa.Table:
+    """Return a table of one capture whose members are counted over all captures."""
+    member = pc.add(table["member"], n_members_before)
     return _with_column(table, "member", member)
 
 
@@ -668,25 +708,29 @@ def _with_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray)
 
 
 def _joined_comm(parts: _Parts) -> CommOperations:
-    """Return the communication operations of all captures, with one list of kinds."""
+    """Return the communication operations of all captures.
+
+    A row of each table has its kind as an index into a list of kinds. All captures get one list.
+    """
     kinds_of_parts = [part.process.comm.kinds for part in parts]
-    kinds = list(dict.fromkeys(itertools.chain.from_iterable(kinds_of_parts)))
-    index_of_kind = {kind: index for index, kind in enumerate(kinds)}
+    all_kinds = list(dict.fromkeys(itertools.chain.from_iterable(kinds_of_parts)))
+    index_of_kind = {kind: index for index, kind in enumerate(all_kinds)}
     tables = []
     for part in parts:
         comm = part.process.comm
         indices = [index_of_kind[kind] for kind in comm.kinds]
-        # From an index into the kinds of the part to an index into all kinds.
-        joined_index_of_kind = np.array(indices, np.int64)
-        table = _later(comm.table, part.later_ns, _TIMES)
+        # Of each kind of the capture, its index in `all_kinds`.
+        index_in_all_kinds = np.array(indices, np.int64)
+        table = _shifted(comm.table, part.clock_shift_ns, _TIMES)
         kind = table["kind"].to_numpy()
         member = table["member"].to_numpy()
-        joined_member = member + part.n_members_before
-        joined_member[member == NO_MEMBER] = NO_MEMBER
+        # An operation outside of steps stays without a member.
+        is_in_step = member != NO_MEMBER
+        joined_member = np.where(is_in_step, member + part.n_members_before, NO_MEMBER)
         table = _with_column(table, "member", pa.array(joined_member))
-        table = _with_column(table, "kind", pa.array(joined_index_of_kind[kind]))
+        table = _with_column(table, "kind", pa.array(index_in_all_kinds[kind]))
         tables.append(table)
-    return CommOperations.of(kinds, _concatenated(tables))
+    return CommOperations.of(all_kinds, _concatenated(tables))
 
 
 def _joined_backward(parts: _Parts) -> PhaseRanges | None:
@@ -699,26 +743,28 @@ def _joined_backward(parts: _Parts) -> PhaseRanges | None:
         if backward is None:
             continue
         members.append(backward.member + part.n_members_before)
-        starts_ns.append(backward.starts + part.later_ns)
-        ends_ns.append(backward.ends + part.later_ns)
+        starts_ns.append(backward.starts + part.clock_shift_ns)
+        ends_ns.append(backward.ends + part.clock_shift_ns)
     if not members:
         return None
     return PhaseRanges(np.concatenate(members), np.concatenate(starts_ns), np.concatenate(ends_ns))
 
 
 def _joined_intervals(parts: _Parts) -> dict[str, Any]:
-    return {"hidden": _joined_hidden(parts), "stretches": _joined_stretches(parts)}
+    """Return the fields of `ProcessDigest` that are intervals."""
+    return {"overlap": _joined_overlap(parts), "stretches": _joined_stretches(parts)}
 
 
-def _joined_hidden(parts: _Parts) -> NarrowIntervals:
+def _joined_overlap(parts: _Parts) -> NarrowIntervals:
+    """Return when communication overlaps with compute in any capture."""
     starts_ns = []
     ends_ns = []
     for part in parts:
-        intervals = part.process.hidden.shifted(part.later_ns)
+        intervals = part.process.overlap.shifted(part.clock_shift_ns)
         starts_ns.append(intervals.starts)
         ends_ns.append(intervals.ends)
-    hidden = union(np.concatenate(starts_ns), np.concatenate(ends_ns))
-    return NarrowIntervals.of(hidden)
+    overlap = union(np.concatenate(starts_ns), np.concatenate(ends_ns))
+    return NarrowIntervals.of(overlap)
 
 
 def _joined_stretches(parts: _Parts) -> Stretches:
@@ -730,8 +776,8 @@ def _joined_stretches(parts: _Parts) -> Stretches:
         stretches = part.process.stretches
         members.append(stretches.member + part.n_members_before)
         phases.append(stretches.phase)
-        starts_ns.append(stretches.starts + part.later_ns)
-        ends_ns.append(stretches.ends + part.later_ns)
+        starts_ns.append(stretches.starts + part.clock_shift_ns)
+        ends_ns.append(stretches.ends + part.clock_shift_ns)
     return Stretches(
         member=np.concatenate(members),
         phase=np.concatenate(phases),
@@ -741,10 +787,10 @@ def _joined_stretches(parts: _Parts) -> Stretches:
 
 
 def _joined_calls(processes: Sequence[ProcessDigest], field: str) -> dict[str, Int64]:
-    """Return the times of each API call in the windows of all captures.
+    """Return a time of each API call for each window of all captures.
 
-    `field` is the field of `ProcessDigest` that has them. A capture without the call has times of
-    0.
+    `field` is the field of `ProcessDigest` that has these times. A capture without the call has
+    times of 0.
     """
     times_of_processes: list[_TimesByCall] = []
     zeros_of_processes = []
@@ -768,17 +814,19 @@ class _Kernels(NamedTuple):
     by_window: WindowSums
 
 
-def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> _Kernels:
+def _joined_kernels(
+    processes: Sequence[ProcessDigest], n_windows_before: Sequence[int]
+) -> _Kernels:
     """Return the kernels of each (phase, name) over all captures, with their sums by window.
 
-    `windows_before` has the number of windows before those of each capture.
+    `n_windows_before` has the number of windows before those of each capture.
     """
     keys_of_processes = [_kernel_keys(process.kernels) for process in processes]
     all_keys = set(itertools.chain.from_iterable(keys_of_processes))
     ordered_keys = sorted(all_keys, key=_order_of_kernel)
     n_rows = len(ordered_keys)
-    # Of each capture, the row that each of its rows becomes.
-    joined_rows = [_indices_of(keys, ordered_keys) for keys in keys_of_processes]
+    # For each row of each capture, the joined row into which it goes.
+    joined_row_of_row = [_indices_of(keys, ordered_keys) for keys in keys_of_processes]
     columns: dict[str, Any] = {
         "phase": pa.array([key.phase for key in ordered_keys], pa.string()),
         "name": pa.array([key.name for key in ordered_keys], pa.string()),
@@ -786,23 +834,24 @@ def _joined_kernels(processes: Sequence[ProcessDigest], windows_before: Sequence
     for name in processes[0].kernels.column_names:
         if name not in columns:
             values = [process.kernels[name].to_numpy() for process in processes]
-            columns[name] = _reduced(name, values, joined_rows, n_rows)
-    edges = _joined_edges(processes, windows_before)
+            columns[name] = _reduced(name, values, joined_row_of_row, n_rows)
+    edges = _joined_edges(processes, n_windows_before)
     sums = [process.kernels_by_window for process in processes]
-    by_window = _joined_window_sums(sums, joined_rows, n_rows=n_rows, edges=edges)
+    by_window = _joined_window_sums(sums, joined_row_of_row, n_rows=n_rows, edges=edges)
     return _Kernels(pa.table(columns), by_window)
 
 
-def _joined_edges(processes: Sequence[ProcessDigest], windows_before: Sequence[int]) -> Int64:
+def _joined_edges(processes: Sequence[ProcessDigest], n_windows_before: Sequence[int]) -> Int64:
     """Return the edges between the groups of windows of all captures.
 
-    An edge is the number of windows before it. The last edge of a capture is the first of the next.
+    An edge is the number of windows before it. The last edge of each capture is left out, because
+    it is the first edge of the next capture. Only the last capture keeps it.
     """
     edges = []
-    for process, n_before in zip(processes, windows_before, strict=True):
+    for process, n_before in zip(processes, n_windows_before, strict=True):
         edges_without_last = process.kernels_by_window.edges[:-1]
         edges.append(edges_without_last + n_before)
-    n_windows = windows_before[-1] + processes[-1].windows.num_rows
+    n_windows = n_windows_before[-1] + processes[-1].windows.num_rows
     return np.hstack([*edges, n_windows])
 
 
@@ -835,22 +884,28 @@ def _kernel_keys(kernels: KernelsTable) -> list[_KernelKey]:
 
 
 def _joined_window_sums(
-    sums: Sequence[WindowSums], joined_rows: Sequence[Int64], *, n_rows: int, edges: Int64
+    sums_of_captures: Sequence[WindowSums],
+    joined_row_of_row: Sequence[Int64],
+    *,
+    n_rows: int,
+    edges: Int64,
 ) -> WindowSums:
-    """Return the sums of all captures, with those of a later capture behind.
+    """Return the sums of all captures, one capture after the other.
 
-    `joined_rows` has for each capture the row that each of its rows becomes. `edges` are those of
-    the groups of all captures.
+    `joined_row_of_row` has, for each row of each capture, the joined row into which it goes.
+    `n_rows` is the number of joined rows, and `edges` are the edges of the joined groups.
     """
     groups = []
     rows = []
     n_groups_before = 0
-    for part, joined_row in zip(sums, joined_rows, strict=True):
-        groups.append(part.group + n_groups_before)
-        rows.append(joined_row[part.row])
+    for capture, joined_row in zip(sums_of_captures, joined_row_of_row, strict=True):
+        groups.append(capture.group + n_groups_before)
+        rows.append(joined_row[capture.row])
         # A group lies between two edges.
-        n_groups_before += part.edges.size - 1
-    columns = zip(*(part.sums for part in sums), strict=True)
+        n_groups = capture.edges.size - 1
+        n_groups_before += n_groups
+    # For each kind of sum, its values in each capture.
+    columns = zip(*(capture.sums for capture in sums_of_captures), strict=True)
     row = np.concatenate(rows).astype(np.int32)
     return WindowSums(
         n_rows=n_rows,
@@ -861,15 +916,20 @@ def _joined_window_sums(
     )
 
 
-def _reduced(name: str, values: Sequence[Int64], rows: Sequence[Int64], n_rows: int) -> Int64:
-    """Return the sum of each row over captures, or the extreme for ``min_ns`` and ``max_ns``.
+def _reduced(
+    name: str, values: Sequence[Int64], joined_row_of_row: Sequence[Int64], n_rows: int
+) -> Int64:
+    """Return a column of kernels over all captures, with a value for each joined row.
 
-    `rows` has for each capture the row of the result that each of its values belongs to.
+    The value is the minimum for ``min_ns``, the maximum for ``max_ns``, and the sum for any other
+    column. `joined_row_of_row` has, for each value of each capture, the joined row into which it
+    goes.
     """
     extremes = {"min_ns": np.minimum.at, "max_ns": np.maximum.at}
     reduce: Callable[..., None] = extremes.get(name, np.add.at)
+    # No value is negative, so a maximum may start from 0 like a sum.
     initial_value = np.iinfo(np.int64).max if name == "min_ns" else 0
     reduced = np.full(n_rows, initial_value)
-    for capture_values, capture_rows in zip(values, rows, strict=True):
-        reduce(reduced, capture_rows, capture_values)
+    for capture_values, joined_row in zip(values, joined_row_of_row, strict=True):
+        reduce(reduced, joined_row, capture_values)
     return reduced

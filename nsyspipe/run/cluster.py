@@ -44,10 +44,10 @@ _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
 
 
 def _answer_within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call, or raise its error, or a TimeoutError if it takes longer.
+    """Return the result of a call, or raise its error. Raises TimeoutError after some seconds.
 
-    The call runs in a thread that nobody waits for, so that Ctrl-C and SIGTERM end the program
-    meanwhile.
+    The call runs in a thread that nobody waits for. So Ctrl-C and SIGTERM end the program while the
+    call runs.
     """
     answer: Future[T] = Future()
 
@@ -61,17 +61,19 @@ def _answer_within(seconds: float, call: Callable[[], T]) -> T:
     try:
         return answer.result(seconds)
     except TimeoutError as error:
+        # An error of the call itself has a text. The error of `answer.result` has none.
         silence = f"it accepted the connection, but did not answer for {seconds:.0f} s"
         raise TimeoutError(str(error) or silence) from error
 
 
 def _no_scheduler(place: str, address: str, error: Exception) -> InputError:
     """Return the error for an address without a scheduler. A library raised `error` for it."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    reason = printable(lines[0][:_MAX_REASON_LENGTH])
     if isinstance(error, MemoryError):
-        # The library took the start of another protocol for a length.
+        # The library took the first bytes of another protocol for the length of a huge message.
         reason = "another program answers, perhaps its dashboard"
+    else:
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = printable(lines[0][:_MAX_REASON_LENGTH])
     if place == address:
         problem = f"no Dask scheduler answers there ({reason})"
         fix = "use the address that dask scheduler prints"
@@ -123,21 +125,25 @@ def _open_client(place: str, address: str) -> Any:  # noqa: ANN401 - of a librar
 
     class OwnClient(Client):  # type: ignore[misc]  # of a library without types
         def __del__(self) -> None:
-            """Close nothing. `shutdown` does, and an unfinished client would be waited for."""
+            """Close nothing. `shutdown` closes a client, and an unfinished one would block here."""
 
     def open_client() -> Client:
-        # A client that cannot connect would be waited for, so that a connection is tried first.
-        # This thread has no running loop, but that of the caller may, as in a notebook.
+        # A client that cannot connect would block the end of the program. So a connection is tried
+        # before. The caller's thread may have a running event loop, as in a notebook. This thread
+        # has none.
         asyncio.run(reach())
         with warnings.catch_warnings():
-            # The versions of libraries differ, also of pandas, which is kept out here.
+            # Dask warns that versions of libraries differ from those of its workers. That is no
+            # problem here.
             warnings.simplefilter("ignore")
             return OwnClient(address, set_as_default=False, timeout=timeout_s)
 
+    # A little longer than the library, which then says why it could not connect.
+    patience_s = timeout_s + _CLOSE_TIMEOUT_S / 4
     try:
-        return _answer_within(timeout_s + _CLOSE_TIMEOUT_S / 4, open_client)
+        return _answer_within(patience_s, open_client)
     except Exception as error:
-        # A library may raise anything for the bytes of another program.
+        # A library may raise any error for the bytes of another program.
         raise _no_scheduler(place, address, error) from error
 
 
@@ -154,7 +160,7 @@ class Cluster(Executor):
         _check_dask(place)
         _silence_dask()
         self._error: InputError | None = None
-        # Further arguments of each call: the workers that may make it.
+        # Keyword arguments for Dask in each call: the workers that may make it, or nothing.
         self._allowed: dict[str, list[str]] = {}
         self._is_shut = threading.Event()
         self._client = _open_client(place, self._address)
@@ -182,8 +188,13 @@ class Cluster(Executor):
         request = pickle.dumps(_Call((fn, args, kwargs)))
         task = self._executor.submit(pickle.loads, request, **self._allowed)
         future: Future[T] = Future()
+
+        def drop_task(done_future: Future[T]) -> None:
+            if done_future.cancelled():
+                task.cancel()
+
         task.add_done_callback(lambda done_task: self._settle(future, done_task))
-        future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+        future.add_done_callback(drop_task)
         return future
 
     def on_each_worker(self, fn: Callable[..., T], *args: object) -> dict[str, T | Exception]:
@@ -217,8 +228,9 @@ class Cluster(Executor):
     kill = shutdown
 
     def _settle(self, future: Future[T], task: Future[T]) -> None:
-        """Give a future the result or error of its task on the cluster."""
-        if not future.set_running_or_notify_cancel():
+        """Give a future of ours the result or error of its task on the cluster."""
+        is_wanted = future.set_running_or_notify_cancel()
+        if not is_wanted:
             return
         try:
             future.set_result(task.result())
@@ -239,8 +251,11 @@ class Cluster(Executor):
         return InputError(self._place, problem, fix=fix)
 
     def _check_versions(self) -> None:
-        """Refuse workers without this version of nsyspipe. Later workers are asked at each call."""
-        # This function is part of Python, so that every worker has it.
+        """Refuse workers without this version of nsyspipe.
+
+        Workers that come later are checked at each call (see `answer`).
+        """
+        # A worker without nsyspipe has this function too, because it is part of Python.
         versions = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
         wrong = {worker: result for worker, result in versions.items() if result != __version__}
         if not wrong:
@@ -257,16 +272,15 @@ class Cluster(Executor):
         import dask
 
         setting = dask.config.get("distributed.scheduler.no-workers-timeout", None)
-        patience_s = _MAX_TIME_WITHOUT_WORKERS_S
-        if setting:
-            patience_s = dask.utils.parse_timedelta(setting)
-        seen_s = time.monotonic()
+        default_s = _MAX_TIME_WITHOUT_WORKERS_S
+        patience_s = dask.utils.parse_timedelta(setting) if setting else default_s
+        last_seen_s = time.monotonic()
         while not self._is_shut.wait(_WORKER_CHECK_INTERVAL_S):
-            # The client may be reconnecting.
+            # A client that reconnects raises errors, which say nothing of workers.
             with contextlib.suppress(Exception):
                 if self._has_workers():
-                    seen_s = time.monotonic()
-                elif time.monotonic() - seen_s > patience_s:
+                    last_seen_s = time.monotonic()
+                elif time.monotonic() - last_seen_s > patience_s:
                     self._error = self._no_worker()
                     self._executor.shutdown(wait=False)
                     return
@@ -323,10 +337,12 @@ def answer(version: str, request: bytes) -> object:
 
 
 def _address(place: str) -> str:
-    """Return the address of a scheduler, which is `place` itself or stands in that file."""
+    """Return the address of a scheduler. `place` is the address, or a file that contains it."""
     path = Path(place)
     try:
-        if _ADDRESS.fullmatch(place) and not path.is_file():
+        # A file may be named like an address.
+        is_address = _ADDRESS.fullmatch(place) and not path.is_file()
+        if is_address:
             return place
         address = json.loads(read_small_text(path))["address"]
         if isinstance(address, str) and len(address) <= _MAX_REASON_LENGTH:

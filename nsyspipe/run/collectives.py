@@ -84,63 +84,76 @@ class StepWaits(Struct, frozen=True):
 
 
 def step_waits(
-    cross_rank: CrossRank, rank_place: Int64, step: Int64, *, starts: Int64, ends: Int64
+    cross_rank: CrossRank,
+    rank_of_window: Int64,
+    step_of_window: Int64,
+    *,
+    starts: Int64,
+    ends: Int64,
 ) -> StepWaits:
     """Return the wait time of each window.
 
-    A window has the index of its rank in `rank_place`, its step in `step`, and its aligned times in
-    `starts` and `ends`. Its wait time is the union of ``[start, min(last start, end))`` over the
-    rank's matched operations, clipped to the window. The wait time is not known if an operation of
-    the step is not matched.
+    `rank_of_window` has the index of each window's rank among the ranks of the run. `starts` and
+    `ends` are the aligned times of the windows. The wait time of a window is the union of
+    ``[start, min(last start, end))`` over the rank's matched operations, clipped to the window. The
+    wait time is not known if an operation of the step is not matched.
     """
-    wait_ns = np.zeros(step.size, np.int64)
-    overlapped_ns = np.zeros(step.size, np.int64)
+    wait_ns = np.zeros_like(starts)
+    overlapped_ns = np.zeros_like(starts)
     if cross_rank.waiting is None:
-        is_known = np.zeros(step.size, np.bool_)
-        return StepWaits(wait_ns, wait_ns, is_known)
-    for place, (rank, operations) in enumerate(cross_rank.by_rank()):
+        is_known = np.zeros(starts.size, np.bool_)
+        return StepWaits(wait_ns=wait_ns, exposed_wait_ns=wait_ns, is_known=is_known)
+    for rank_index, (rank, operations) in enumerate(cross_rank.by_rank()):
         # The windows of a rank follow each other.
-        first_window, end_window = np.searchsorted(rank_place, (place, place + 1))
+        first_window = np.searchsorted(rank_of_window, rank_index)
+        end_window = np.searchsorted(rank_of_window, rank_index, side="right")
         windows = slice(first_window, end_window)
         window_starts = starts[windows]
         window_ends = ends[windows]
         waits = cross_rank.waited(operations, cross_rank.waiting)
         wait_ns[windows] = waits.lengths(window_starts, window_ends)
-        # `hidden` is when compute runs, which hides communication.
-        compute = rank.process.hidden.shifted(rank.shift_ns)
-        overlapped_waits = waits.intersect(compute)
+        # Communication overlaps with compute in these times, and is exposed in all others.
+        overlap = rank.process.overlap.shifted(rank.shift_ns)
+        overlapped_waits = waits.intersect(overlap)
         overlapped_ns[windows] = overlapped_waits.lengths(window_starts, window_ends)
-    is_known = _are_waits_known(cross_rank, rank_place, step)
-    return StepWaits(wait_ns, wait_ns - overlapped_ns, is_known)
+    return StepWaits(
+        wait_ns=wait_ns,
+        exposed_wait_ns=wait_ns - overlapped_ns,
+        is_known=_are_waits_known(cross_rank, rank_of_window, step_of_window),
+    )
 
 
-def _are_waits_known(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> Flags:
+def _are_waits_known(cross_rank: CrossRank, rank_of_window: Int64, step_of_window: Int64) -> Flags:
     """Tell of each window whether the wait times of all its operations are known.
 
-    `rank_place` and `step` are those of the windows.
+    `rank_of_window` has the index of each window's rank among the ranks of the run.
     """
     rows = cross_rank.rows
-    n_ranks = len(cross_rank.placed)
+    n_ranks = len(cross_rank.ranks)
     is_unknown = rows.in_step & ~cross_rank.is_known
     step_of_unknown = rows.step[is_unknown]
     rank_of_unknown = rows.rank[is_unknown]
-    # One number for each pair of a step and a rank, as a window has them.
+    # A window has one step and one rank. Each pair of them gets one number.
     unknown_pairs = np.unique(step_of_unknown * n_ranks + rank_of_unknown)
-    pair_of_window = step * n_ranks + rank_place
+    pair_of_window = step_of_window * n_ranks + rank_of_window
     return ~np.isin(pair_of_window, unknown_pairs)
 
 
-def step_bytes(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> tuple[Int64, Flags]:
+def step_bytes(
+    cross_rank: CrossRank, rank_of_window: Int64, step_of_window: Int64
+) -> tuple[Int64, Flags]:
     """Return the bytes of the messages of each window, and whether all sizes are known.
 
-    `rank_place` and `step` are those of the windows.
+    `rank_of_window` has the index of each window's rank among the ranks of the run.
     """
     operations = np.flatnonzero(cross_rank.rows.in_step)
     message_bytes = message_sizes(cross_rank, operations).message_bytes
     is_sized = message_bytes != ABSENT
-    window_of_operation = _windows_of_operations(cross_rank, operations, rank_place, step)
-    # Operations of no window count in one more window at the end, which is dropped.
-    n_windows_and_none = step.size + 1
+    window_of_operation = _windows_of_operations(
+        cross_rank, operations, rank_of_window, step_of_window
+    )
+    # Operations of no window are summed in one more window at the end, which is not returned.
+    n_windows_and_none = step_of_window.size + 1
     window_of_sized = window_of_operation[is_sized]
     window_of_unsized = window_of_operation[~is_sized]
     total_bytes = sums_of(window_of_sized, message_bytes[is_sized], n_windows_and_none)
@@ -150,21 +163,22 @@ def step_bytes(cross_rank: CrossRank, rank_place: Int64, step: Int64) -> tuple[I
 
 
 def _windows_of_operations(
-    cross_rank: CrossRank, operations: Int64, rank_place: Int64, step: Int64
+    cross_rank: CrossRank, operations: Int64, rank_of_window: Int64, step_of_window: Int64
 ) -> Int64:
     """Return the index of each operation's window, the number of windows if it has none.
 
-    `rank_place` and `step` are those of the windows.
+    `rank_of_window` has the index of each window's rank among the ranks of the run.
     """
     rows = cross_rank.rows
-    n_ranks = len(cross_rank.placed)
+    n_ranks = len(cross_rank.ranks)
     operation_step = rows.step[operations]
     operation_rank = rows.rank[operations]
     # One number for each pair of a step and a rank.
     pair_of_operation = pa.array(operation_step * n_ranks + operation_rank)
-    pair_of_window = pa.array(step * n_ranks + rank_place)
+    pair_of_window = pa.array(step_of_window * n_ranks + rank_of_window)
     window_or_null = pc.index_in(pair_of_operation, value_set=pair_of_window)
-    window: Int64 = pc.fill_null(window_or_null, step.size).to_numpy()
+    n_windows = step_of_window.size
+    window: Int64 = pc.fill_null(window_or_null, n_windows).to_numpy()
     return window
 
 
@@ -179,7 +193,11 @@ class MessageSizes(Struct, frozen=True):
 
 
 def message_sizes(cross_rank: CrossRank, operations: Int64) -> MessageSizes:
-    """Return the sizes of some operations, computed from what NCCL reports of one rank."""
+    """Return the sizes of some operations.
+
+    NCCL reports for some collectives the part of one rank. Such a message, and all bytes on the
+    bus, are known only if the number of ranks of the communicator is known.
+    """
     rows = cross_rank.rows
     reported_bytes = rows.message_bytes[operations]
     is_reported = reported_bytes != ABSENT
@@ -196,12 +214,12 @@ def message_sizes(cross_rank: CrossRank, operations: Int64) -> MessageSizes:
         whole_bytes = matching.whole_message(name, reported_bytes[is_chosen], n_ranks_of_chosen)
         bus_bytes[is_chosen] = whole_bytes * _bus_factor(name, n_ranks_of_chosen)
         if name in matching.PER_RANK:
-            # NCCL reports the part of one rank, so that the whole needs the number of ranks.
-            whole_bytes = np.where(n_ranks_of_chosen == 0, ABSENT, whole_bytes)
-        message_bytes[is_chosen] = whole_bytes
-    is_message_known = message_bytes != ABSENT
-    has_n_ranks = n_ranks > 0
-    is_bus_known = is_reported & is_message_known & has_n_ranks
+            is_n_ranks_unknown = n_ranks_of_chosen == 0
+            message_bytes[is_chosen] = np.where(is_n_ranks_unknown, ABSENT, whole_bytes)
+        else:
+            message_bytes[is_chosen] = whole_bytes
+    # A message that is known was reported.
+    is_bus_known = (message_bytes != ABSENT) & (n_ranks > 0)
     return MessageSizes(message_bytes, bus_bytes, is_bus_known)
 
 
@@ -229,12 +247,12 @@ def collectives_table(
     """
     rows = cross_rank.rows
     seq = places_in_steps(cross_rank)
-    exposed_ns, has_graph = _exposed_times(cross_rank)
-    columns_of_all = {"seq": pa.array(seq), "exposed_ns": pa.array(exposed_ns, mask=has_graph)}
+    exposed_ns, is_unknown = _exposed_times(cross_rank)
+    columns_of_all = {"seq": pa.array(seq), "exposed_ns": pa.array(exposed_ns, mask=is_unknown)}
     columns_of_all |= tuning_columns(rows, inspected)
     ordered_operations = _ordered_by_step(rows, seq)
     n_operations = ordered_operations.size
-    nulls = _shared_nulls(n_operations)
+    shared_nulls = _shared_nulls(n_operations)
     blocks = []
     for start in range(0, n_operations, BLOCK):
         block = ordered_operations[start : start + BLOCK]
@@ -245,7 +263,7 @@ def collectives_table(
         columns |= _bandwidths(columns)
         columns |= _counted_columns(columns, counted)
         table = conform(pa.table(columns), schema.COLLECTIVES)
-        blocks.append(_sharing_nulls(table, nulls))
+        blocks.append(_sharing_nulls(table, shared_nulls))
     return pa.concat_tables([schema.COLLECTIVES.empty(), *blocks])
 
 
@@ -281,8 +299,8 @@ def _bandwidths(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
 def _counted_columns(columns: Mapping[str, Any], counted: CountedRanks) -> dict[str, pa.Array]:
     """Return the bandwidth of operations by hardware counters, the link, and the share of busbw.
 
-    Bytes are counted while an operation transfers. If its transfer time is not known, they are
-    counted in all its time.
+    The bandwidth is counted over the transfer time of an operation. If the transfer time is not
+    known, it is counted over the whole operation.
     """
     ends = columns["end_ns"]
     starts = columns["start_ns"]
@@ -311,20 +329,21 @@ def as_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _exposed_times(cross_rank: CrossRank) -> tuple[Int64, Flags]:
     """Return the time of each operation while no compute runs, and whether it is unknown.
 
-    The time is unknown if the rank launched CUDA graphs as a whole, which may hide compute.
+    The time is unknown if the rank launched CUDA graphs as a whole. Compute inside such a graph is
+    not recorded.
     """
     rows = cross_rank.rows
     exposed_ns = rows.end_ns - rows.start_ns
-    has_graph = np.zeros(len(rows), np.bool_)
+    is_unknown = np.zeros(len(rows), np.bool_)
     for rank, operations in cross_rank.by_rank():
         starts = rows.start_ns[operations]
         ends = rows.end_ns[operations]
-        # `hidden` is when compute runs, which hides communication.
-        compute = rank.process.hidden.shifted(rank.shift_ns)
-        exposed_ns[operations] -= compute.lengths(starts, ends)
+        # Communication overlaps with compute in these times.
+        overlap = rank.process.overlap.shifted(rank.shift_ns)
+        exposed_ns[operations] -= overlap.lengths(starts, ends)
         graph_ns = rank.process.windows["graph_ns"].to_numpy()
-        has_graph[operations] = graph_ns.any()
-    return exposed_ns, has_graph
+        is_unknown[operations] = graph_ns.any()
+    return exposed_ns, is_unknown
 
 
 def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
@@ -338,12 +357,15 @@ def _shared_nulls(n_rows: int) -> dict[pa.DataType, pa.Array]:
 
 
 def _sharing_nulls(table: pa.Table, nulls: Mapping[pa.DataType, pa.Array]) -> pa.Table:
-    """Return a table whose columns without values use the shared nulls, to save memory."""
+    """Return a table in which columns without values use `nulls`, to save memory.
+
+    `nulls` has `BLOCK` nulls for each type, or is empty.
+    """
     for position, field in enumerate(table.schema):
         is_all_null = table[position].null_count == table.num_rows
         if is_all_null and field.type in nulls:
             shared = nulls[field.type]
-            # Batches are not longer than a block of nulls.
+            # A batch has at most `BLOCK` rows, so the shared nulls are enough for it.
             batches = table.select([position]).to_batches(BLOCK)
             chunks = [shared[: batch.num_rows] for batch in batches]
             column = pa.chunked_array(chunks, field.type)
@@ -356,9 +378,9 @@ def collective_figures(
 ) -> pa.Table:
     """Return the columns of `collectives_table` that metrics and findings need.
 
-    The rows are operations of summary steps, sorted by (rank, start). Exposed times show which rank
-    only passes on a delay of another communicator. So they are null if the run has only one
-    communicator.
+    The rows are operations of summary steps, sorted by (rank, start). Exposed times are needed only
+    to find ranks that pass on a delay from one communicator to another. So they are null if the run
+    has only one communicator.
     """
     rows = cross_rank.rows
     is_summary_step = np.isin(rows.step, summary_steps)
@@ -367,9 +389,8 @@ def collective_figures(
     columns = _columns(cross_rank, operations, ranks, summary_steps)
     columns["exposed_ns"] = pa.nulls(n_operations, pa.int64())
     if len(rows.communicators) > 1:
-        exposed_ns, has_graph = _exposed_times(cross_rank)
-        is_unknown = has_graph[operations]
-        columns["exposed_ns"] = pa.array(exposed_ns[operations], mask=is_unknown)
+        exposed_ns, is_unknown = _exposed_times(cross_rank)
+        columns["exposed_ns"] = pa.array(exposed_ns[operations], mask=is_unknown[operations])
     return _sharing_nulls(pa.table(columns), _shared_nulls(n_operations))
 
 
@@ -385,12 +406,12 @@ def _columns(
     kind = rows.kind[operations]
     communicator = rows.communicator[operations]
     micro_batch = rows.micro_batch[operations]
-    rank_place = rows.rank[operations]
+    rank_index = rows.rank[operations]
     rank_numbers = np.asarray(ranks, np.int64)
     collectives = [each.collective for each in rows.kinds]
     datatypes = [each.datatype for each in rows.kinds]
     columns: dict[str, Any] = {"step": step}
-    columns["rank"] = rank_numbers[rank_place]
+    columns["rank"] = rank_numbers[rank_index]
     columns["collective"] = _words(kind, collectives)
     columns["datatype"] = _words(kind, datatypes)
     columns["comm_id"] = _words(communicator, rows.communicators)
@@ -434,7 +455,7 @@ def _waiting_columns(
     if waiting is None:
         return {name: pa.nulls(operations.size, _type_of(name)) for name in names}
     communicator = cross_rank.rows.communicator[operations]
-    has_all_ranks = cross_rank.is_whole[communicator]
+    has_all_ranks = cross_rank.has_all_ranks[communicator]
     is_known = _are_matched(cross_rank, operations) & has_all_ranks
     is_unknown = ~is_known
     columns = {}
@@ -449,32 +470,26 @@ def _type_of(column: str) -> pa.DataType:
 
 
 def places_in_steps(cross_rank: CrossRank) -> Int64:
-    """Return the place in its step of each operation's collective, in order of first start.
+    """Return for each operation which collective of its step it is, counted from 0.
 
-    In each step, the matched collectives come first. The unmatched operations of a rank follow
-    them. Operations in no step have `NO_SEQ`.
+    In each step, the matched collectives are counted first, in order of first start. Then the
+    unmatched operations of each rank are counted. Operations in no step have `NO_SEQ`.
     """
     rows = cross_rank.rows
     place = np.full(len(rows), NO_SEQ)
-    steps_with_matches = np.empty(0, np.int64)
-    n_matched_of_step = np.empty(0, np.int64)
-    if cross_rank.waiting is not None:
-        matched = np.flatnonzero(cross_rank.is_matched & rows.in_step)
-        numbering = _number_matched(cross_rank.waiting, rows.step, matched)
-        place[matched] = numbering.place
-        steps_with_matches = numbering.steps
-        n_matched_of_step = numbering.n_collectives
     unmatched = _unmatched_by_rank(cross_rank)
     step = rows.step[unmatched]
     rank = rows.rank[unmatched]
-    n_ranks = int(rows.rank.max(initial=0)) + 1
-    index_or_null = pc.index_in(pa.array(step), value_set=pa.array(steps_with_matches))
-    # A step without matched collectives gets the index behind the last step, where a 0 stands.
-    index_of_step = pc.fill_null(index_or_null, steps_with_matches.size).to_numpy()
-    n_before = np.append(n_matched_of_step, 0)[index_of_step]
+    n_ranks = len(cross_rank.ranks)
     # Rows of one step and rank follow each other.
     place_among_unmatched = places_in_runs(step * n_ranks + rank)
-    place[unmatched] = n_before + place_among_unmatched
+    if cross_rank.waiting is None:
+        place[unmatched] = place_among_unmatched
+        return place
+    matched = np.flatnonzero(cross_rank.is_matched & rows.in_step)
+    numbering = _number_matched(cross_rank.waiting, rows.step, matched)
+    place[matched] = numbering.place
+    place[unmatched] = numbering.n_matched_in(step) + place_among_unmatched
     return place
 
 
@@ -494,11 +509,18 @@ def _unmatched_by_rank(cross_rank: CrossRank) -> Int64:
 class _MatchedPlaces(Struct, frozen=True):
     """The places of matched collectives in their steps."""
 
-    # Of each operation, the place of its collective.
+    # Of each matched operation, the place of its collective.
     place: Int64
-    # The steps that have matched collectives, and how many.
+    # The steps that have matched collectives, and how many of them each step has.
     steps: Int64
     n_collectives: Int64
+
+    def n_matched_in(self, step: Int64) -> Int64:
+        """Return the number of matched collectives in each of some steps."""
+        index_or_null = pc.index_in(pa.array(step), value_set=pa.array(self.steps))
+        n_or_null = pa.array(self.n_collectives).take(index_or_null)
+        n_matched: Int64 = pc.fill_null(n_or_null, 0).to_numpy()
+        return n_matched
 
 
 def _number_matched(waiting: matching.Waiting, step: Int64, operations: Int64) -> _MatchedPlaces:
@@ -507,13 +529,15 @@ def _number_matched(waiting: matching.Waiting, step: Int64, operations: Int64) -
     `operations` are the matched operations, and `step` has the step of every operation.
     """
     id_of_operation = waiting.collective_id[operations]
-    ids, index_of_an_operation = np.unique(id_of_operation, return_index=True)
-    # All operations of a collective are in one step.
-    step_of_collective = step[operations[index_of_an_operation]]
+    ids, index_of_first = np.unique(id_of_operation, return_index=True)
+    # All operations of a collective are in one step, so the first operation shows it.
+    first_operation = operations[index_of_first]
+    step_of_collective = step[first_operation]
     first_start_ns = waiting.first_start_ns[ids]
     # By step, then by first start.
     order = np.lexsort((first_start_ns, step_of_collective))
-    place_of_id = np.zeros(waiting.first_start_ns.size, np.int64)
+    n_ids = waiting.first_start_ns.size
+    place_of_id = np.zeros(n_ids, np.int64)
     place_of_id[ids[order]] = places_in_runs(step_of_collective[order])
     steps, n_collectives = np.unique(step_of_collective, return_counts=True)
     return _MatchedPlaces(place_of_id[id_of_operation], steps, n_collectives)
@@ -525,27 +549,27 @@ def stragglers_table(
     ranks: Sequence[int],
     *,
     is_capture: bool,
-    is_whole: bool = True,
+    has_all_comm: bool = True,
 ) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps, with a row for each rank.
 
-    Delays are null if nothing could be matched, if ranks are missing (not `is_whole`), or if only
-    stages of a pipeline communicate, which does not show which rank is late. Lateness is also null
-    without steps (`is_capture`). If the summary steps have no communication at all, all values are
-    0.
+    Delays are null if nothing could be matched, or if communication of a rank is missing (not
+    `has_all_comm`). They are null too if only stages of a pipeline communicate, which does not show
+    which rank is late. Lateness is also null without steps (`is_capture`). If the summary steps
+    have no communication at all, all values are 0.
     """
     is_chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
     matched = collectives.select(_COLUMNS_FOR_STRAGGLERS).filter(is_chosen)
     summary_steps = steps.filter(steps["in_summary"])
     # If every wait time is known and nothing matched, there was no communication. Then no rank came
     # late, even if collectives of other steps are not known.
-    are_waits_known = not summary_steps["wait_ns"].null_count
-    has_matches = matched.num_rows > 0
-    is_silent = not has_matches and summary_steps.num_rows > 0 and are_waits_known
+    are_waits_known = summary_steps.num_rows > 0 and not summary_steps["wait_ns"].null_count
+    is_without_comm = are_waits_known and not matched.num_rows
     showing_lateness = own_lateness(matched)
-    is_lateness_known = is_whole and showing_lateness.num_rows > 0
+    is_lateness_shown = has_all_comm and showing_lateness.num_rows > 0
+    are_delays_known = is_without_comm or is_lateness_shown
     delays = _delays_of_ranks(showing_lateness, steps, ranks, is_capture=is_capture)
-    if not is_silent and not is_lateness_known:
+    if not are_delays_known:
         nulls = pa.nulls(len(ranks))
         delays = dict.fromkeys(delays, nulls)
     columns = {"rank": ranks, "wait_ns": _wait_of_ranks(summary_steps, ranks)}
@@ -555,7 +579,7 @@ def stragglers_table(
 def _wait_of_ranks(steps: StepsTable, ranks: Sequence[int]) -> list[int | None]:
     """Return the wait time of each rank in some steps, in ns.
 
-    It is None if a step of the rank does not have it, or if the rank has no step.
+    The wait time is None if that of one of its steps is null, or if the rank has no step.
     """
     by_rank = steps.group_by("rank", use_threads=False)
     sums = by_rank.aggregate([("wait_ns", "sum", _SKIP_NO_NULL)])
@@ -566,26 +590,29 @@ def _wait_of_ranks(steps: StepsTable, ranks: Sequence[int]) -> list[int | None]:
 
 
 def _delays_of_ranks(
-    own_delays: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
+    collectives: CollectivesTable, steps: StepsTable, ranks: Sequence[int], *, is_capture: bool
 ) -> dict[str, Any]:
     """Return how often and how much each rank delays others.
 
-    `own_delays` are matched collectives, as `traffic.own_lateness` returns them.
-    The columns have a value for each rank of `ranks`, which are in ascending order.
+    `collectives` has a row for each matched operation, as `analysis.traffic.own_lateness` returns
+    them. The columns that are returned have a value for each of `ranks`, which are in ascending
+    order.
     """
     n_ranks = len(ranks)
-    step = own_delays["step"].to_numpy()
-    late_by_ns = pc.fill_null(own_delays["late_by_ns"], 0).to_numpy()
-    rank_index = np.searchsorted(ranks, own_delays["rank"].to_numpy())
+    step = collectives["step"].to_numpy()
+    late_by_ns = pc.fill_null(collectives["late_by_ns"], 0).to_numpy()
+    # Of each row, the index of its rank in `ranks`.
+    rank_index = np.searchsorted(ranks, collectives["rank"].to_numpy())
     late_rows = np.flatnonzero(late_by_ns)
     late_rank_index = rank_index[late_rows]
     delay_ns = late_by_ns[late_rows]
     # By step, then the largest delay first, then the first row.
     order = np.lexsort((late_rows, -delay_ns, step[late_rows]))
     ordered_rows = late_rows[order]
-    largest_of_steps = ordered_rows[run_starts(step[ordered_rows])]
-    lateness_ns = sums_of(rank_index[largest_of_steps], late_by_ns[largest_of_steps], n_ranks)
-    held_up = sum_held_up(own_delays, steps).filter(pc.field("is_alone"))
+    # The lateness of a rank is the sum of the delays that are the largest of their step.
+    largest_rows = ordered_rows[run_starts(step[ordered_rows])]
+    lateness_ns = sums_of(rank_index[largest_rows], late_by_ns[largest_rows], n_ranks)
+    held_up = sum_held_up(collectives, steps).filter(pc.field("is_alone"))
     held_up_rank_index = np.searchsorted(ranks, held_up["rank"])
     delays: dict[str, Any] = {}
     delays["n_arrived_last"] = np.bincount(late_rank_index, minlength=n_ranks)

@@ -80,7 +80,7 @@ class CommRows(Struct, frozen=True):
         # One number for each pair of a communicator and a rank.
         pair_of_operation = communicator * n_ranks + self.rank
         pairs = np.unique(pair_of_operation)
-        # A run without ranks has no pairs, and its divisor must not be zero.
+        # Without ranks there are no pairs, but the divisor must not be 0 either.
         communicator_of_pair = pairs // max(n_ranks, 1)
         return np.bincount(communicator_of_pair, minlength=len(self.communicators))
 
@@ -88,7 +88,8 @@ class CommRows(Struct, frozen=True):
         """Return the group of each operation, and the number of ranks that each group needs.
 
         `collectives.match_collectives` matches the operations of a group with each other.
-        Operations outside of steps are in no group.
+        Operations outside of steps are in no group. An operation without NCCL's number is in no
+        group either if other operations of its communicator are matched by such numbers.
         """
         group_of_operation = np.full(len(self), matching.UNGROUPED)
         in_step = self.in_step
@@ -98,8 +99,8 @@ class CommRows(Struct, frozen=True):
         columns_in_steps = _columns_of_groups(self, numbers.is_numbered)
         group_in_steps, n_groups = joint_code(columns_in_steps)
         group_of_operation[in_step] = group_in_steps
-        # A communicator that NCCL names needs the ranks that use it. A communicator that is only
-        # an order of first use needs all ranks.
+        # A collective of a named communicator needs the ranks that use it. A communicator without
+        # a name should hold all ranks of the run.
         n_users = self.n_users(n_ranks)
         n_required_of_communicator = np.where(self.is_named, n_users, n_ranks)
         # All operations of a group have one communicator.
@@ -111,8 +112,9 @@ class CommRows(Struct, frozen=True):
 
 
 def _columns_of_groups(rows: CommRows, is_numbered: Flags) -> list[Int64]:
-    """Return columns of the operations in steps, in which operations of one collective are equal.
+    """Return columns of the operations in steps, by which operations are grouped.
 
+    Operations of different ranks may be one collective if they are equal in all of these columns.
     `is_numbered` says of each operation of the run whether it is matched by its number.
     """
     in_step = rows.in_step
@@ -122,12 +124,14 @@ def _columns_of_groups(rows: CommRows, is_numbered: Flags) -> list[Int64]:
     columns: list[Int64] = [communicator, rows.step[in_step], operation_id]
     seq_number = rows.seq_number[in_step]
     has_seq_numbers = rows.has_ids and (seq_number != ABSENT).all()
-    if has_seq_numbers or rows.is_by_log:
+    # NCCL counts the calls of each collective separately. Its log names a communicator for the
+    # calls of one collective at a time.
+    is_each_collective_apart = has_seq_numbers or rows.is_by_log
+    if is_each_collective_apart:
         collective = rows.collective[in_step]
         columns.append(collective.astype(np.int64))
     if has_seq_numbers:
-        # NCCL counts the calls of each collective separately, so the collective is a column too.
-        # The sequence numbers of operations that have an operation ID are not compared.
+        # Sequence numbers are compared only for operations that are not matched by their number.
         compared_seq_number = np.where(is_numbered_in_steps, ABSENT, seq_number)
         columns.append(compared_seq_number)
     return columns
@@ -150,8 +154,9 @@ def find_operation_numbers(rows: CommRows) -> OperationNumbers:
     """Decide which operations are matched by NCCL's numbers of operations.
 
     All operations of a communicator are matched by number, or none. They are if the communicator
-    has an ID from NCCL, most of its operations in steps have a number, and no number contradicts
-    itself. Sends and receives are left out: a kernel may have several.
+    has an ID from NCCL, most of its operations in steps have a number, and no number is
+    contradicted. A number is contradicted if its operations cannot be one collective. Sends and
+    receives are left out, because a kernel may be several of them.
     """
     is_eligible = rows.collective != _SEND_RECV
     is_eligible &= rows.in_step
@@ -173,29 +178,31 @@ def find_operation_numbers(rows: CommRows) -> OperationNumbers:
 def _shares_by_communicator(rows: CommRows, has_number: Flags, is_eligible: Flags) -> Float64:
     """Return which share of each communicator's eligible operations has a number.
 
-    All operations that have a number are eligible. A communicator without eligible operations has
-    the share 0.
+    `has_number` is true only for eligible operations. A communicator without eligible operations
+    has the share 0.
     """
     n_communicators = len(rows.communicators)
     communicator_of_numbered = rows.communicator[has_number]
     communicator_of_eligible = rows.communicator[is_eligible]
     n_numbered = np.bincount(communicator_of_numbered, minlength=n_communicators)
     n_eligible = np.bincount(communicator_of_eligible, minlength=n_communicators)
+    # Without eligible operations, 0 / 1 is the share 0.
     divisor = np.maximum(n_eligible, 1)
     return n_numbered / divisor
 
 
 def _have_contradicted_numbers(rows: CommRows, chosen: Int64) -> Flags:
-    """Tell which of the chosen operations have a number that cannot be of one collective.
+    """Tell which of the chosen operations have a number that is contradicted.
 
-    Operations of one communicator with one number should be one collective. They cannot be if
-    their collectives or sizes differ, or if two of them are of one rank.
+    Operations of one communicator with the same number should be one collective. The number is
+    contradicted if their collectives or sizes differ, or if two of them are of the same rank.
     """
     if not chosen.size:
         return np.zeros(0, np.bool_)
     communicator = rows.communicator[chosen].astype(np.int64)
     operation_id = rows.operation_id[chosen]
     rank = rows.rank[chosen].astype(np.int64)
+    # The numbers of all communicators, counted from 0.
     number, n_numbers = joint_code([communicator, operation_id])
     number_and_rank, _ = joint_code([number, rank])
     n_uses_by_rank = np.bincount(number_and_rank)
@@ -205,7 +212,7 @@ def _have_contradicted_numbers(rows: CommRows, chosen: Int64) -> Flags:
     collective = rows.collective[chosen].astype(np.int64)
     message_bytes = rows.message_bytes[chosen]
     for values in (collective, message_bytes):
-        # Values of one number are equal if each is the lowest.
+        # The values of a number differ if one of them is not the lowest.
         lowest_of_number = least_of(number, values, n_numbers)
         differs = values != lowest_of_number[number]
         is_number_contradicted[number[differs]] = True
@@ -213,31 +220,32 @@ def _have_contradicted_numbers(rows: CommRows, chosen: Int64) -> Flags:
 
 
 def joint_code(columns: Sequence[Int64]) -> tuple[Int64, int]:
-    """Return a number for each row of some columns, and a limit below which all numbers are.
+    """Return a code for each row of some columns, and a limit. Codes are from 0 to below the limit.
 
-    Two rows have the same number if they are equal in all columns.
+    Two rows have the same code if they are equal in all columns.
     """
     code = np.zeros(columns[0].size, np.int64)
     code_limit = 1
     for column in columns:
         value_code, value_limit = _small_numbers(column)
-        # Rows that are equal in the columns so far, with this one.
+        # One code for each pair of the code so far and a value of this column.
         pair_code = code * value_limit + value_code
-        # The numbers are made small again, so that the next product does not overflow.
+        # Codes are made small again, so that the next product does not overflow.
         code, code_limit = _small_numbers(pair_code)
     return code, code_limit
 
 
 def _small_numbers(values: Int64) -> tuple[Int64, int]:
-    """Return a number from 0 for each value, and a limit below which all numbers are.
+    """Return a number for each value, and a limit. Numbers are from 0 to below the limit.
 
-    Equal values have the same number. If the values lie close together, some numbers stand for no
-    value, which saves a sort.
+    Equal values have the same number. Some numbers below the limit may stand for no value.
     """
     lowest = int(values.min())
     highest = int(values.max())
     width = highest - lowest + 1
-    if width <= 2 * values.size:
+    are_close_together = width <= 2 * values.size
+    if are_close_together:
+        # The distance from the lowest value is a small number, and needs no sort.
         return values - lowest, width
     distinct_values, number_of_value = np.unique(values, return_inverse=True)
     return number_of_value, distinct_values.size
@@ -252,7 +260,7 @@ class _Columns:
         self.n_rows = [table.num_rows for table in self.tables]
         shifts_of_ranks = [rank.shift_ns for rank in ranks]
         shifts_ns = np.array(shifts_of_ranks, np.int64)
-        # How far the clock of each operation is shifted.
+        # Of each operation, what is added to its times to get aligned time.
         self.shift_ns = np.repeat(shifts_ns, self.n_rows)
 
     def int64(self, name: str) -> Int64:
@@ -280,10 +288,13 @@ class _Columns:
         return (_values(table, name, ABSENT) for table in self.tables)
 
     def _column(self, name: str, absent: int, int_type: _IntType) -> Int64:
+        """Return a column of all ranks, with `absent` for null."""
         types = {table[name].type for table in self.tables}
-        if all(map(pa.types.is_null, types)):
-            # A column without values takes the memory of one number.
-            return np.broadcast_to(int_type(absent), sum(self.n_rows))
+        has_no_values = all(map(pa.types.is_null, types))
+        if has_no_values:
+            # All rows share the memory of one number.
+            n_all_rows = sum(self.n_rows)
+            return np.broadcast_to(int_type(absent), n_all_rows)
         values = (_values(table, name, absent) for table in self.tables)
         return _concatenate(values, int_type)
 
@@ -322,14 +333,16 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     in_step = columns.int64("member") != NO_MEMBER
     communicators = _communicators_of_run(columns, kinds, kind_of_operation, in_step)
     message_bytes = columns.int64("message_bytes")
-    # The collective for which NCCL made a send and receive.
+    # NCCL makes some collectives of sends and receives. `called` has the collective of such an
+    # operation, else `ABSENT`. The message size is that of the collective.
     called = columns.int64("called")
     is_called = called != ABSENT
-    if is_called.any() and communicators.has_ids:
-        kinds, kind_of_operation = _as_called(kinds, kind_of_operation, called)
-    elif is_called.any():
-        # The operation stays a send and receive, but the size is that of the call.
-        message_bytes = np.where(is_called, ABSENT, message_bytes)
+    if is_called.any():
+        if communicators.has_ids:
+            kinds, kind_of_operation = _as_called(kinds, kind_of_operation, called)
+        else:
+            # The operation stays a send and receive, whose own size is not known.
+            message_bytes = np.where(is_called, ABSENT, message_bytes)
     rank_indices = np.arange(len(ranks), dtype=np.int32)
     rank_of_operation = np.repeat(rank_indices, columns.n_rows)
     step = _steps_of_members(columns, step_numbers)
@@ -361,13 +374,14 @@ def _kinds_of_run(ranks: Ranks, columns: _Columns) -> tuple[tuple[CommKind, ...]
     all_kinds = chain.from_iterable(kinds_of_ranks)
     kinds = tuple(dict.fromkeys(all_kinds))
     index_of_kind = {kind: index for index, kind in enumerate(kinds)}
-    operations_of_ranks = columns.by_rank("kind")
+    # Of each rank, the kind of each operation as an index into the kinds of the rank.
+    kind_in_ranks = columns.by_rank("kind")
     parts = []
-    for kinds_of_rank, kind_in_rank in zip(kinds_of_ranks, operations_of_ranks, strict=True):
-        indices = map(index_of_kind.get, kinds_of_rank)
-        # The last place makes the array one of integers if the rank has no kinds.
-        run_kind_of_rank_kind = np.array([*indices, 0])
-        parts.append(run_kind_of_rank_kind[kind_in_rank])
+    for kinds_of_rank, kind_in_rank in zip(kinds_of_ranks, kind_in_ranks, strict=True):
+        indices = [index_of_kind[kind] for kind in kinds_of_rank]
+        # From an index into the kinds of the rank to an index into those of the run.
+        index_in_run = np.array(indices, np.int64)
+        parts.append(index_in_run[kind_in_rank])
     return kinds, _concatenate(parts, np.int32)  # type: ignore[return-value]  # of that type
 
 
@@ -376,7 +390,7 @@ def _steps_of_members(columns: _Columns, step_numbers: Sequence[Int64]) -> Int64
     parts = []
     members = columns.by_rank("member")
     for steps_of_rank, member_of_operation in zip(step_numbers, members, strict=True):
-        # `NO_MEMBER` is -1, which takes the 0 at the end.
+        # `NO_MEMBER` is the index -1. It takes the last value, which is this 0.
         step_of_member = np.append(steps_of_rank, 0)
         parts.append(step_of_member[member_of_operation])
     return _concatenate(parts, np.int64)
@@ -393,47 +407,48 @@ def _communicators_of_run(
 ) -> _Communicators:
     """Return the communicators of a run, and the communicator of each operation.
 
-    Communicators are NCCL's if all operations in steps have its ids. Else each stream of a
-    collective is one communicator.
+    If all operations in steps have an ID of NCCL, the communicators are those of NCCL. Else each
+    stream of a collective is one communicator.
     """
     comm_id = columns.int64("comm_id")
     has_id_in_step = comm_id[in_step] != ABSENT
     has_ids = bool(has_id_in_step.size and has_id_in_step.all())
     if has_ids:
-        names, name_of_operation = _communicators_by_id(comm_id)
+        names, index_of_operation = _communicators_by_id(comm_id)
     else:
         collective_of_kind = _collective_of_kinds(kinds)
         stream_order = columns.int64("stream_order")
-        names, name_of_operation = _communicators_by_first_use(
+        names, index_of_operation = _communicators_by_first_use(
             collective_of_kind[kind], stream_order
         )
-    return _Communicators(names, name_of_operation.astype(np.int32), has_ids)
+    return _Communicators(names, index_of_operation.astype(np.int32), has_ids)
 
 
 def _communicators_by_id(comm_id: Int64) -> tuple[tuple[str, ...], Int64]:
     """Return the names of communicators by NCCL's ids, and the index of each operation's name."""
-    ids, name_of_operation = np.unique(comm_id, return_inverse=True)
+    ids, index_of_operation = np.unique(comm_id, return_inverse=True)
     names = tuple(map(communicator_name, ids.tolist()))
-    return names, name_of_operation
+    return names, index_of_operation
 
 
 def _communicators_by_first_use(
     collective: Int32, stream_order: Int64
 ) -> tuple[tuple[str, ...], Int64]:
-    """Return the names of communicators that NCCL does not name, and the index of each operation's.
+    """Return made-up names of communicators that NCCL does not name, such as ``all_reduce/0``.
 
     A communicator is one stream of one collective. `stream_order` numbers the streams of a
-    collective from 0, in order of first use. A name is such as ``all_reduce/0``.
+    collective from 0, in order of first use. Returns the names, and the index of each operation's
+    name.
     """
-    last_order = int(stream_order.max(initial=0))
-    n_orders = last_order + 1
+    n_orders = int(stream_order.max(initial=0)) + 1
+    # One number for each pair of a collective and a stream.
     pair_of_operation = collective.astype(np.int64) * n_orders + stream_order
-    pairs, name_of_operation = np.unique(pair_of_operation, return_inverse=True)
+    pairs, index_of_operation = np.unique(pair_of_operation, return_inverse=True)
     names = []
     for pair in pairs.tolist():
         collective_index, order = divmod(pair, n_orders)
         names.append(f"{COLLECTIVES[collective_index]}/{order}")
-    return tuple(names), name_of_operation
+    return tuple(names), index_of_operation
 
 
 def communicator_name(comm_id: int) -> str:
@@ -446,14 +461,14 @@ def communicator_name(comm_id: int) -> str:
 def _as_called(
     kinds: tuple[CommKind, ...], kind: Int32, called: Int64
 ) -> tuple[tuple[CommKind, ...], Int32]:
-    """Give sends and receives the kind of the call that NCCL made them for.
+    """Give sends and receives the collective of the call that NCCL made them for.
 
-    `called` has the collective of that call, or `ABSENT`. Returns the kinds of the run, and the
-    index of each operation's kind.
+    `called` has the collective of that call, or `ABSENT` for an operation that keeps its kind.
+    Returns the kinds of the run, and the index of each operation's kind.
     """
     n_call_codes = len(COLLECTIVES) + 1
-    # The collective plus 1, and 0 for operations without another call.
-    call_code = called.clip(-1) + 1
+    # 0 for an operation that keeps its kind, else the index of the collective plus 1.
+    call_code = np.where(called >= 0, called + 1, 0)
     pair_of_operation = kind.astype(np.int64) * n_call_codes + call_code
     pairs, pair_index_of_operation = np.unique(pair_of_operation, return_inverse=True)
     kind_of_pair = []

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsyspipe.analysis.breakdown import kernel_times
 from nsyspipe.analysis.counted_steps import LINK_NAMES
@@ -81,10 +82,10 @@ NO_COUNTERS = CountedRanks({})
 def lag_of_report(
     counters: Counters, facts: ReportFacts, events: Iterable[ProcessEvents]
 ) -> Lag | None:
-    """Find how late the counters of a report are, by the kernels of its own ranks.
+    """Find how late the counters of a report are, by the kernels of the report's own ranks.
 
-    What the GPUs send on NVLink is compared with communication. If that shows no lag, the activity
-    of SMs is compared with compute. None if neither shows a lag.
+    What the GPUs send on NVLink is compared with communication kernels. If that shows no lag, the
+    activity of SMs is compared with compute kernels. None if neither shows a lag.
     """
     gpu_of_id = {gpu.gpu_id: gpu for gpu in counters.gpus}
     sent_in_comm: list[CounterKernels] = []
@@ -119,24 +120,26 @@ def counted_bandwidths(
 ) -> CountedBandwidths:
     """Return the counted bandwidth of operations, and the link that was counted.
 
-    `rank` has the rank of each operation. `starts` and `ends` are when each transfers. The counters
-    of PCIe are used if NVLink carries nothing during an operation.
+    `rank` has the rank of each operation. `starts` and `ends` are when each transfers. NVLink comes
+    before PCIe in `LINK_NAMES`. So PCIe is used only for operations during which NVLink carries
+    nothing or was not counted.
     """
     bandwidth = np.full(starts.size, np.nan)
     link = np.zeros(starts.size, np.int64)
     for number, counters in counted.by_rank.items():
         operations = np.flatnonzero(rank == number)
-        # The first link of the names comes last, and replaces the others if it carries anything.
+        # A link with traffic replaces the links behind it in `LINK_NAMES`. So the last is first.
         for link_index in reversed(range(len(LINK_NAMES))):
             traffic = counters.traffic(LINK_NAMES[link_index])
             if traffic is None:
                 continue
             link_bytes_per_s = link_bandwidth(traffic, starts[operations], ends[operations])
-            is_unknown_so_far = np.isnan(bandwidth[operations])
-            is_used = (link_bytes_per_s > 0) | is_unknown_so_far
+            has_traffic = link_bytes_per_s > 0
+            has_no_link_yet = np.isnan(bandwidth[operations])
+            is_used = has_traffic | has_no_link_yet
             bandwidth[operations[is_used]] = link_bytes_per_s[is_used]
             link[operations[is_used]] = link_index
-    return CountedBandwidths(bandwidth, link)
+    return CountedBandwidths(bytes_per_s=bandwidth, link=link)
 
 
 class _CountedGpu(NamedTuple):
@@ -166,7 +169,7 @@ def counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> CountedRanks
     shifts_ns = _shifts_of_reports(digests, ranks)
     by_rank: dict[int, RankCounters] = {}
     problems: list[Problem] = []
-    # The places of the GPUs that are those of a rank.
+    # The places of the counted GPUs that a rank uses.
     used_places: set[tuple[int, int]] = set()
     for rank in ranks:
         gpus_of_rank = [gpu for gpu in counted if _is_gpu_of_rank(gpu, rank)]
@@ -174,18 +177,21 @@ def counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> CountedRanks
             continue
         used_places.update(gpu.place for gpu in gpus_of_rank)
         counters = _counters_of_rank(gpus_of_rank, shifts_ns)
-        plausible = _without_idle_links(counters, _comm_times(rank))
-        has_left_out_links = plausible is not counters
-        if has_left_out_links:
+        if _is_nvlink_full_while_idle(counters, _comm_times(rank)):
             problems.append(problem("idle-link-full", rank=rank.number))
-        by_rank[rank.number] = plausible
+            by_rank[rank.number] = _without_nvlink(counters)
+        else:
+            by_rank[rank.number] = counters
     problems += _problems_of_rates(counted, used_places)
     problems += _problems_of_unused(counted, used_places)
     return CountedRanks(by_rank, tuple(problems))
 
 
 def count_counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> list[int]:
-    """Return the number of ranks of each report whose GPU is counted, in any of the reports."""
+    """Return for each report how many of its ranks have a GPU with hardware counters.
+
+    The counters of a GPU may be in any of the reports.
+    """
     counted = list(_counted_gpus(digests))
     n_counted = [0] * len(digests)
     for rank in ranks:
@@ -197,19 +203,21 @@ def count_counted_ranks(digests: Sequence[ReportDigest], ranks: Ranks) -> list[i
 def _shifts_of_reports(digests: Sequence[ReportDigest], ranks: Ranks) -> list[int]:
     """Return what is added to the times of each report to get aligned time.
 
-    For a report with ranks, it includes the clock offset of its last rank.
+    The clock of a report with ranks was corrected too. The shift has this correction.
     """
     shifts_ns = clock_shifts(digests)
     for rank in ranks:
-        parts = rank.parts
-        # What was corrected after the parts were joined, which holds for all of them.
-        correction_ns = rank.shift_ns - parts[0].shift_ns
-        for part in parts:
-            shifts_ns[part.argument] = part.shift_ns + correction_ns
+        # A rank with several captures has the shift of its first capture. If the rank was corrected
+        # after its captures were joined, the correction holds for all of them.
+        captures = rank.parts
+        correction_ns = rank.shift_ns - captures[0].shift_ns
+        for capture in captures:
+            shifts_ns[capture.argument] = capture.shift_ns + correction_ns
     return shifts_ns
 
 
 def _counted_gpus(digests: Sequence[ReportDigest]) -> Iterator[_CountedGpu]:
+    """Yield the GPUs with hardware counters in each report."""
     for argument, digest in enumerate(digests):
         for gpu in digest.counters.gpus:
             yield _CountedGpu(argument, digest, gpu)
@@ -222,8 +230,9 @@ def _is_gpu_of_rank(counted: _CountedGpu, rank: Rank[ProcessDigest]) -> bool:
 def _is_gpu_of(counted: _CountedGpu, part: Rank[ProcessDigest]) -> bool:
     """Tell whether counters are those of the GPU of one capture of a rank.
 
-    GPUs of different reports are the same if their UUIDs are. Without UUIDs, they are the same if
-    they have the same place on the bus of the same host.
+    In one report, GPUs are the same if they have the same ID. GPUs of different reports are the
+    same if they have the same UUID. Without UUIDs, they are the same if they have the same place on
+    the bus of the same host.
     """
     facts = part.report.facts
     gpu_id = facts.gpu_id(part.process.pid, part.process.device_id)
@@ -238,15 +247,16 @@ def _is_gpu_of(counted: _CountedGpu, part: Rank[ProcessDigest]) -> bool:
     if identity.uuid and counted_identity.uuid:
         return identity.uuid == counted_identity.uuid
     is_same_host = facts.host is not None and facts.host == counted.digest.facts.host
-    has_bus = bool(identity.bus_location)
+    is_place_known = bool(identity.bus_location)
     is_same_place = identity.bus_location == counted_identity.bus_location
-    return is_same_host and has_bus and is_same_place
+    return is_same_host and is_place_known and is_same_place
 
 
 def _counters_of_rank(counted: Sequence[_CountedGpu], shifts_ns: Sequence[int]) -> RankCounters:
     """Return the counters of one GPU, joined over the reports that have some of them.
 
-    `shifts_ns` has for each report what is added to get aligned time.
+    `counted` has the GPU in each of these reports. `shifts_ns` has for each report of the run what
+    is added to its times to get aligned time. The lag and the rates are those of the first report.
     """
     parts_of_series: dict[str, list[Series]] = {}
     for counted_gpu in counted:
@@ -279,9 +289,10 @@ def _moved(series: Mapping[str, Series], by_ns: int) -> dict[str, Series]:
 
 
 def _comm_times(rank: Rank[ProcessDigest]) -> IntervalSet:
-    """Return when a rank communicates, in aligned time."""
+    """Return when a rank communicates, in aligned time. Never if that was not recorded."""
     table = rank.process.comm.table
-    if "start_ns" not in table.column_names:
+    is_recorded = "start_ns" in table.column_names
+    if not is_recorded:
         nothing = np.empty(0, np.int64)
         return IntervalSet(nothing, nothing)
     starts = table["start_ns"].to_numpy() + rank.shift_ns
@@ -289,16 +300,16 @@ def _comm_times(rank: Rank[ProcessDigest]) -> IntervalSet:
     return union(starts, ends)
 
 
-def _without_idle_links(counters: RankCounters, comm: IntervalSet) -> RankCounters:
-    """Leave out NVLink if its counters show full use while nothing communicates.
-
-    Returns the same object if nothing is left out.
-    """
+def _is_nvlink_full_while_idle(counters: RankCounters, comm: IntervalSet) -> bool:
+    """Tell whether a counter of NVLink shows full use while nothing communicates."""
     links = [counters.series[name] for name in _NVLINK if name in counters.series]
-    if not any(is_full_while_idle(link, comm) for link in links):
-        return counters
+    return any(is_full_while_idle(link, comm) for link in links)
+
+
+def _without_nvlink(counters: RankCounters) -> RankCounters:
+    """Leave out the counters of NVLink."""
     series = {name: each for name, each in counters.series.items() if name not in _NVLINK}
-    return RankCounters(series, counters.lag_ns, counters.memory_bytes_per_s, counters.rates)
+    return replace(counters, series=series)
 
 
 def _problems_of_rates(
@@ -398,7 +409,10 @@ class _Phases(NamedTuple):
 
 
 def _phases_of_rank(rank: Rank[ProcessDigest]) -> _Phases:
-    """Return when the phases of each step run, in aligned time."""
+    """Return when the phases of each step run, in aligned time.
+
+    A stretch is a time in which one phase runs. Its row is that of its step and phase.
+    """
     stretches = rank.process.stretches
     step_of_stretch = rank.steps[stretches.member]
     # One number for each pair of a step and a phase.
@@ -414,47 +428,66 @@ def _phases_of_rank(rank: Rank[ProcessDigest]) -> _Phases:
 def _measure(counters: RankCounters, windows: _Windows, n_rows: int) -> dict[str, Any]:
     """Return the columns of `schema.COUNTERS` that are measured in the windows of each row.
 
-    ``sampled_ns`` is the time of the row that all its counters have samples of.
+    A column is null if its counter was not recorded. ``sampled_ns`` of a row is the sampled time of
+    the counter that was sampled least.
     """
     columns: dict[str, Any] = {}
     window_ns = np.zeros(n_rows, np.int64)
     np.add.at(window_ns, windows.row, windows.ends - windows.starts)
     columns["window_ns"] = window_ns
-    least_sampled_ns = window_ns.copy()
-    nothing = pa.nulls(n_rows)
-    for name in PERCENTS:
+    least_sampled_ns = window_ns
+    for name in (*PERCENTS, CLOCK):
         series = counters.series.get(name)
-        integral_ns = sampled_ns = None
-        if series is not None:
-            integral_ns, sampled_ns = _sums(series, windows, n_rows)
-            least_sampled_ns = np.minimum(least_sampled_ns, sampled_ns)
-        mean_percent = nothing if sampled_ns is None else _means(integral_ns, sampled_ns)
-        columns[f"{name}_percent"] = mean_percent
-        if name in _MEMORY or name in _LINKS:
-            n_bytes = _bytes_of(integral_ns, counters.rate(name), n_rows)
-            columns[f"{name}_bytes"] = _where_sampled(n_bytes, sampled_ns)
-            columns[f"{name}_bytes_per_s"] = _rates(n_bytes, sampled_ns)
-    clock = counters.series.get(CLOCK)
-    columns["gpc_clock_hz"] = nothing
-    if clock is not None:
-        integral_ns, sampled_ns = _sums(clock, windows, n_rows)
-        columns["gpc_clock_hz"] = _means(integral_ns * 1.0 * HZ_PER_MHZ, sampled_ns)
-        least_sampled_ns = np.minimum(least_sampled_ns, sampled_ns)
+        sums = None if series is None else _sums_of_counter(series, windows, n_rows)
+        columns |= _columns_of_counter(name, sums, counters.rate(name), n_rows)
+        if sums is not None:
+            least_sampled_ns = np.minimum(least_sampled_ns, sums.sampled_ns)
     columns["sampled_ns"] = least_sampled_ns
     columns["sampled_ratio"] = _means(least_sampled_ns, window_ns)
     return columns
 
 
-def _sums(series: Series, windows: _Windows, n_rows: int) -> tuple[Int64, Int64]:
-    """Return for each row the integral of a counter over its windows, and their sampled time.
+class _CounterSums(NamedTuple):
+    """The sums of a counter over the windows of each row."""
 
-    The integral is in the unit of the counter times ns.
+    # In the unit of the counter times ns.
+    integral: Int64
+    # The part of the windows of which there are samples.
+    sampled_ns: Int64
+
+
+def _columns_of_counter(
+    name: str, sums: _CounterSums | None, bytes_per_s: int | None, n_rows: int
+) -> dict[str, Any]:
+    """Return the columns of one counter, null if it was not recorded (no `sums`).
+
+    `bytes_per_s` is what a counter of memory or a link calls 100 %, None if it is not known.
     """
-    integral_ns = np.zeros(n_rows, np.int64)
+    nothing = pa.nulls(n_rows)
+    if name == CLOCK:
+        if sums is None:
+            return {"gpc_clock_hz": nothing}
+        # As floats, because integers of this size could overflow.
+        hz_ns = sums.integral * 1.0 * HZ_PER_MHZ
+        return {"gpc_clock_hz": _means(hz_ns, sums.sampled_ns)}
+    mean_percent = nothing if sums is None else _means(sums.integral, sums.sampled_ns)
+    columns: dict[str, Any] = {f"{name}_percent": mean_percent}
+    if name in _MEMORY or name in _LINKS:
+        integral_percent_ns = None if sums is None else sums.integral
+        sampled_ns = None if sums is None else sums.sampled_ns
+        n_bytes = _bytes_of(integral_percent_ns, bytes_per_s, n_rows)
+        columns[f"{name}_bytes"] = _where_sampled(n_bytes, sampled_ns)
+        columns[f"{name}_bytes_per_s"] = _rates(n_bytes, sampled_ns)
+    return columns
+
+
+def _sums_of_counter(series: Series, windows: _Windows, n_rows: int) -> _CounterSums:
+    """Return the sums of a counter over the windows of each row."""
+    integral = np.zeros(n_rows, np.int64)
     sampled_ns = np.zeros(n_rows, np.int64)
-    np.add.at(integral_ns, windows.row, series.integrals(windows.starts, windows.ends))
+    np.add.at(integral, windows.row, series.integrals(windows.starts, windows.ends))
     np.add.at(sampled_ns, windows.row, series.sampled_ns(windows.starts, windows.ends))
-    return integral_ns, sampled_ns
+    return _CounterSums(integral, sampled_ns)
 
 
 def _means(sums: Any, durations_ns: Int64) -> pa.Array:  # noqa: ANN401 - integers or floats
@@ -469,11 +502,13 @@ def bytes_of_integral(integral_percent_ns: int, bytes_per_s: int) -> int:
     return integral_percent_ns * bytes_per_s // _PERCENT_NS_PER_S
 
 
-def _bytes_of(integral_ns: Int64 | None, rate: int | None, n_rows: int) -> list[int | None]:
-    """Return the bytes of each row, all None if the counter or its rate in bytes/s is unknown."""
-    if integral_ns is None or rate is None:
+def _bytes_of(
+    integral_percent_ns: Int64 | None, bytes_per_s: int | None, n_rows: int
+) -> list[int | None]:
+    """Return the bytes of each row, all None if the counter or its rate is unknown."""
+    if integral_percent_ns is None or bytes_per_s is None:
         return [None] * n_rows
-    return [bytes_of_integral(each, rate) for each in integral_ns.tolist()]
+    return [bytes_of_integral(each, bytes_per_s) for each in integral_percent_ns.tolist()]
 
 
 def _where_sampled(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Array:
@@ -485,7 +520,7 @@ def _where_sampled(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Ar
 
 
 def _rates(n_bytes: list[int | None], sampled_ns: Int64 | None) -> pa.Array:
-    """Return the bytes per second of each row, null if its bytes are unknown or not sampled."""
+    """Return the bytes per second of each row, null if its bytes or sampled time are unknown."""
     if sampled_ns is None:
         return pa.nulls(len(n_bytes))
     bytes_per_s: list[float | None] = []

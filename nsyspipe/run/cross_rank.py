@@ -37,7 +37,7 @@ class CrossRank(Struct, frozen=True):
     """A run's ranks on one clock, and its communication operations on it."""
 
     # the ranks in ascending order, with their shifts corrected by the clock offsets
-    placed: tuple[Rank[ProcessDigest], ...]
+    ranks: tuple[Rank[ProcessDigest], ...]
     # one per report, or None if some reports cannot be compared with others
     offsets: tuple[ClockOffset, ...] | None
     # all communication operations, times aligned
@@ -49,21 +49,25 @@ class CrossRank(Struct, frozen=True):
     problems: tuple[Problem, ...]
     # Of each communicator, whether the run has all its ranks. Else a missing rank may have come
     # last.
-    is_whole: Flags
+    has_all_ranks: Flags
     # why nothing is matched: there are several process groups, and nothing names them
     doubt: Doubt | None = None
 
     def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
         """Yield each rank with the slice of `rows` that has its operations."""
-        # Rows are in order of ranks. Each rank's rows begin where those of the rank before end.
-        rank_indices = np.arange(len(self.placed) + 1)
+        # Rows are in order of ranks. The rows of a rank end where those of the next rank begin. The
+        # index behind the last rank gives the end of all rows.
+        rank_indices = np.arange(len(self.ranks) + 1)
         first_rows = np.searchsorted(self.rows.rank, rank_indices)
         starts_and_ends = itertools.pairwise(first_rows.tolist())
-        for rank, (start_row, end_row) in zip(self.placed, starts_and_ends, strict=True):
+        for rank, (start_row, end_row) in zip(self.ranks, starts_and_ends, strict=True):
             yield rank, slice(start_row, end_row)
 
     def waited(self, operations: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
-        """Return when some operations of one rank wait for other ranks."""
+        """Return when some operations of one rank wait for other ranks.
+
+        A wait begins with the operation, so an operation that does not wait has an empty time.
+        """
         starts_ns = self.rows.start_ns[operations]
         ends_ns = self.rows.end_ns[operations]
         wait_ns = waiting.column("wait_ns", operations)
@@ -74,7 +78,7 @@ class CrossRank(Struct, frozen=True):
     @property
     def has_comm_between(self) -> bool:
         """Whether much communication runs between steps, so that steps show only a part of it."""
-        for rank in self.placed:
+        for rank in self.ranks:
             for report_problem in rank.report.problems:
                 if report_problem.code == "comm-between-steps":
                     return True
@@ -91,9 +95,9 @@ class CrossRank(Struct, frozen=True):
     def is_known(self) -> Flags:
         """Of each operation, whether its wait time is known.
 
-        It is matched then, and the run has all ranks of its communicator.
+        Its wait time is known if it is matched, and if the run has all ranks of its communicator.
         """
-        has_all_ranks = self.is_whole[self.rows.communicator]
+        has_all_ranks = self.has_all_ranks[self.rows.communicator]
         return self.is_matched & has_all_ranks
 
 
@@ -112,12 +116,13 @@ def align_captures(
 
     In each capture of the run, the clocks of the ranks are compared by the collectives of that
     capture. Returns the ranks with aligned captures, and for each report the clock offset that was
-    applied. Only the first report of each rank has an offset. The offset's error is the largest of
-    all captures of the rank.
+    applied. The offset of a rank's first report has the largest error of all captures of the rank.
+    Its later reports have no offset.
     """
     parts_of_ranks = [rank.parts for rank in ranks]
     capture_of_report = capture_numbers(parts_of_ranks)
     all_parts = itertools.chain.from_iterable(parts_of_ranks)
+    # For each capture of each rank, that capture with aligned times.
     aligned_parts: dict[_DevicePart, Rank[ProcessDigest]] = {}
     offset_of_report = [_NO_OFFSET] * n_reports
     for parts_of_capture in parts_by_capture(all_parts, capture_of_report):
@@ -129,7 +134,7 @@ def align_captures(
             is_one_run=True,
             is_aligned=is_aligned,
         )
-        for part in capture.placed:
+        for part in capture.ranks:
             aligned_parts[_identity(part)] = part
             argument = part.argument
             if capture.offsets is not None:
@@ -151,9 +156,9 @@ def _identity(part: Rank[ProcessDigest]) -> _DevicePart:
 def _offset_of_rank(
     rank: Rank[ProcessDigest], offset_of_report: Sequence[ClockOffset]
 ) -> ClockOffset:
-    """Return the offset of a rank's first capture, with the largest error of its captures.
+    """Return the offset of a rank's first capture, with the largest error of all its captures.
 
-    The error is None if that of a capture is not known.
+    The error is None if the error of any capture is not known.
     """
     errors_ns = [offset_of_report[part.argument].error_ns for part in rank.parts]
     known_errors_ns = [error_ns for error_ns in errors_ns if error_ns is not None]
@@ -179,8 +184,8 @@ class _Clocks(Struct, frozen=True):
     offsets: list[ClockOffset]
     # of each report: what remains to be subtracted
     remaining_ns: list[int]
-    # of each rank: the error of its clock, and its part. Clocks of different parts were never
-    # compared.
+    # of each rank: the error of its clock, and the part of the run that the clock belongs to.
+    # Collectives compare the clocks of one part. Clocks of different parts were never compared.
     errors_ns: Int64
     parts: Int64
     # whether the error is known between any two ranks
@@ -206,7 +211,7 @@ class _Communicators(Struct, frozen=True):
     # number of the run's ranks that use each
     n_users: Int64
     # whether the run has all ranks of each
-    is_whole: Flags
+    has_all_ranks: Flags
 
 
 class _Matches(Struct, frozen=True):
@@ -228,7 +233,7 @@ class _Matches(Struct, frozen=True):
 def _chosen_collectives(blocks: Iterable[Int64], is_chosen: Flags) -> list[Int64]:
     """Return the blocks with only the collectives whose operations are chosen.
 
-    `is_chosen` is of each operation, and equal for all operations of a collective.
+    `is_chosen` has a flag for each operation, which is the same for all operations of a collective.
     """
     chosen_blocks = []
     for block in blocks:
@@ -255,9 +260,9 @@ def relate_ranks(
     `applied_offsets` are the clock offsets of all reports if their times were corrected before.
     Else the clocks are compared here.
 
-    If ranks of a communicator are missing, it is not known which rank of it waits for which: a
-    missing rank may have come last. If a communicator has no name, and there is a doubt that it
-    holds all ranks, its operations are not matched.
+    If ranks of a communicator are missing, wait times in this communicator are not known, because a
+    missing rank may have come last. If a communicator has no name, it should hold all ranks of the
+    run. If that is in doubt, its operations are not matched.
     """
     run = _UnalignedRun(
         ranks=ranks,
@@ -269,22 +274,23 @@ def relate_ranks(
         applied_offsets=applied_offsets,
     )
     aligned = _align(run, known_doubt=None)
-    if _is_contradicted(aligned):
-        # The unnamed communicators hold several groups, so their operations are not matched.
+    if _do_times_contradict(aligned):
+        # An unnamed communicator holds several groups of ranks. So all is done again with this
+        # doubt, and without matching its operations.
         aligned = _align(run, known_doubt=Doubt.TIMES)
     waiting = _measure_waiting(aligned) if aligned.is_comparable else None
-    placed = _with_corrected_shifts(ranks, aligned.clocks)
+    corrected_ranks = _with_corrected_shifts(ranks, aligned.clocks)
     problems = tuple(_problems(run, aligned, waiting))
     communicators = aligned.communicators
     offsets = aligned.clocks.offsets_if_comparable
     return CrossRank(
-        placed=placed,
+        ranks=corrected_ranks,
         offsets=offsets,
         rows=aligned.rows,
         sizes=communicators.sizes,
         waiting=waiting,
         problems=problems,
-        is_whole=communicators.is_whole,
+        has_all_ranks=communicators.has_all_ranks,
         doubt=aligned.doubt,
     )
 
@@ -328,19 +334,20 @@ class _AlignedRun(Struct, frozen=True):
 def _find_groups(run: _UnalignedRun, known_doubt: Doubt | None) -> _Groups:
     """Find the communicator of each operation.
 
-    NCCL's payload names it. Without payload, communicators are orders of first use. If there is a
-    doubt that these hold all ranks, NCCL's log may name them.
+    NCCL's payload names it. Without payload, a communicator is one stream of a collective, and
+    should hold all ranks. If that is in doubt, NCCL's log may name the communicators.
     """
     ranks = run.ranks
     steps_of_ranks = [rank.steps for rank in ranks]
     rows = comm_rows(ranks, steps_of_ranks)
     doubt = known_doubt or doubt_before_matching(rows, len(ranks))
     if doubt is None:
-        return _Groups(rows, doubt, is_by_log=False)
+        return _Groups(rows, None, is_by_log=False)
     if run.log is not None and _share_clocks(ranks):
         pids = [rank.process.pid for rank in ranks]
         rows = named_by_log(rows, pids, run.log)
-    # With a doubt, only the log can have given ids.
+    # There is a doubt only without IDs from the payload. So these are from the log, and name all
+    # communicators.
     if rows.has_ids:
         return _Groups(rows, None, is_by_log=True)
     return _Groups(rows, doubt, is_by_log=False)
@@ -369,6 +376,7 @@ def _align(run: _UnalignedRun, known_doubt: Doubt | None) -> _AlignedRun:
 
 
 def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
+    """Measure how long the matched operations wait for each other."""
     rows = aligned.rows
     clocks = aligned.clocks
     return matching.measure_waiting(
@@ -382,7 +390,7 @@ def _measure_waiting(aligned: _AlignedRun) -> matching.Waiting:
 
 
 def _with_corrected_shifts(ranks: Ranks, clocks: _Clocks) -> tuple[Rank[ProcessDigest], ...]:
-    """Return the ranks with shifts that also take away what is left of the clock offsets."""
+    """Return the ranks with their shifts corrected by what remains of the clock offsets."""
     corrected = []
     for rank in ranks:
         remaining_ns = clocks.remaining_ns[rank.argument]
@@ -396,22 +404,24 @@ def _communicators(
 ) -> _Communicators:
     """Return how many ranks each communicator has, and whether the run has all of them.
 
-    NCCL's payload gives the size. Without payload, the size is the number of ranks that use the
-    communicator, if no rank of the job is missing (`has_all`). `has_doubt` says that communicators
-    without a name may not hold all ranks, so that their size is not known.
+    NCCL's payload gives the size. If no rank of the job is missing (`has_all`), a communicator
+    without payload has as many ranks as use it. `has_doubt` says that communicators without a name
+    may hold several groups of ranks. Then their size is not known.
     """
     n_ranks = len(ranks)
     recorded_sizes = _recorded_sizes(ranks)
+    # 0 stands for a size that is not known.
     sizes_or_zero = [recorded_sizes.get(name, 0) for name in rows.communicators]
-    sizes = np.array(sizes_or_zero, np.int64)
+    recorded_size = np.array(sizes_or_zero, np.int64)
     n_users = rows.n_users(n_ranks)
-    if has_all:
-        sizes = np.where(sizes == 0, n_users, sizes)
-    if has_doubt:
-        sizes = np.where(rows.is_named, sizes, 0)
+    is_recorded = recorded_size != 0
+    size_without_payload = n_users if has_all else np.zeros_like(n_users)
+    known_size = np.where(is_recorded, recorded_size, size_without_payload)
+    is_in_doubt = has_doubt & ~rows.is_named
+    sizes = np.where(is_in_doubt, 0, known_size)
     is_size_known = sizes > 0
-    are_all_users_here = is_size_known & (n_users >= sizes)
-    return _Communicators(sizes, n_users, is_whole=has_all | are_all_users_here)
+    are_all_ranks_here = is_size_known & (n_users >= sizes)
+    return _Communicators(sizes, n_users, has_all_ranks=has_all | are_all_ranks_here)
 
 
 def _recorded_sizes(ranks: Ranks) -> dict[str, int]:
@@ -424,16 +434,17 @@ def _recorded_sizes(ranks: Ranks) -> dict[str, int]:
 
 
 def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -> _Matches:
-    """Match the operations of all ranks that are one collective.
+    """Find which operations of different ranks are one collective.
 
-    Operations of communicators without a name are not matched if `has_doubt`. Nothing is matched
-    unless `is_aligned`.
+    `has_doubt` says that communicators without a name may hold several groups of ranks. Then their
+    operations are not matched. Nothing is matched if it is not known which steps of different ranks
+    are the same step (not `is_aligned`).
     """
     group_of_operation, n_required_of_group = rows.groups(n_ranks)
     if has_doubt:
         has_name = rows.is_named[rows.communicator]
         group_of_operation[~has_name] = matching.UNGROUPED
-    blocks = []
+    blocks: list[Int64] = []
     if is_aligned:
         blocks = matching.match_collectives(group_of_operation, rows.rank, n_required_of_group)
     is_collective_aligning = np.array([name in ALIGNING for name in COLLECTIVES])
@@ -443,7 +454,8 @@ def _match(rows: CommRows, n_ranks: int, *, has_doubt: bool, is_aligned: bool) -
 def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Clocks:
     """Compare the clocks of reports by collectives that end at one time on all their ranks.
 
-    If offsets were applied before, the clocks have these offsets, of which nothing remains.
+    If clock offsets were applied to the times before, these offsets are returned, and nothing of
+    them remains to be subtracted.
     """
     ranks = run.ranks
     report_of_rank = [rank.argument for rank in ranks]
@@ -462,9 +474,9 @@ def _find_clocks(run: _UnalignedRun, rows: CommRows, matches: _Matches) -> _Cloc
         remaining_ns = [0] * run.n_reports
     offset_of_rank = [offsets[report] for report in report_of_rank]
     errors_ns = np.array([_error_ns(offset) for offset in offset_of_rank], np.int64)
-    # Clocks of different parts were never compared.
     parts = np.array([offset.part for offset in offset_of_rank], np.int64)
     are_all_known = bool((errors_ns != _UNKNOWN_ERROR_NS).all())
+    # The error between clocks of two parts is not known, because they were never compared.
     n_parts = np.unique(parts).size
     has_all_errors = are_all_known and n_parts == 1
     return _Clocks(
@@ -482,9 +494,10 @@ def _error_ns(offset: ClockOffset) -> int:
 
 
 def _on_one_clock(ranks: Ranks, rows: CommRows, clocks: _Clocks) -> CommRows:
-    """Return the rows with times from which the rest of their rank's clock offset is taken away."""
+    """Return the rows with the remaining clock offset of their rank subtracted from their times."""
     remaining_ns = [clocks.remaining_ns[rank.argument] for rank in ranks]
     offset_of_rank_ns = np.array(remaining_ns, np.int64)
+    # The rank of a row is an index into `ranks`.
     offset_of_operation_ns = offset_of_rank_ns[rows.rank]
     start_ns = rows.start_ns - offset_of_operation_ns
     end_ns = rows.end_ns - offset_of_operation_ns
@@ -505,20 +518,21 @@ def _have_session_starts(ranks: Ranks) -> bool:
     return all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
 
 
-def _is_contradicted(aligned: _AlignedRun) -> bool:
+def _do_times_contradict(aligned: _AlignedRun) -> bool:
     """Tell whether aligned times contradict that a communicator without a name holds all ranks.
 
     Only collectives in which ranks wait for each other can show it. False if times cannot be
-    compared, or if communicators have names or are in doubt already.
+    compared, if communicators have names, or if they are in doubt already.
     """
     rows = aligned.rows
-    has_no_doubt_yet = aligned.doubt is None and not rows.has_ids
-    if not aligned.is_comparable or not has_no_doubt_yet:
+    is_doubt_known = aligned.doubt is not None
+    if not aligned.is_comparable or is_doubt_known or rows.has_ids:
         return False
     is_collective_synchronizing = np.array([name in _SYNCHRONIZING for name in COLLECTIVES])
-    # A block has a column for each rank.
-    large_blocks = [block for block in aligned.matches.blocks if block.shape[1] >= MIN_RANKS]
     is_synchronizing = is_collective_synchronizing[rows.collective]
+    # A block has a row for each collective and a column for each of its ranks. Few ranks can hardly
+    # hold several groups.
+    large_blocks = [block for block in aligned.matches.blocks if block.shape[1] >= MIN_RANKS]
     blocks = _chosen_collectives(large_blocks, is_synchronizing)
     for communicator in range(len(rows.communicators)):
         is_in_communicator = rows.communicator == communicator
@@ -533,7 +547,8 @@ def _problems(
 ) -> Iterator[Problem]:
     """Yield the problems of comparing the ranks of a run.
 
-    Without communication, and with one rank, there are none.
+    One rank has none, and ranks without communication have none. `waiting` is None if times of
+    ranks cannot be compared.
     """
     n_ranks = len(run.ranks)
     has_comm = any(rank.process.n_comm for rank in run.ranks)
@@ -545,29 +560,34 @@ def _problems(
         n_contradicted = find_operation_numbers(aligned.rows).n_contradicted
         if n_contradicted:
             yield problem("operation-ids-contradict", n=n_contradicted)
+    # A doubt is a problem already, and leaves operations unmatched.
     if waiting is not None and aligned.doubt is None:
         yield from _problems_of_lost(aligned, waiting, n_ranks=n_ranks, is_one_run=run.is_one_run)
         yield from _problems_of_early_ends(aligned, waiting)
 
 
 def _problems_of_groups_and_clocks(aligned: _AlignedRun, *, has_log: bool) -> Iterator[Problem]:
+    """Yield that process groups have no names or only those of the log, and what clocks lack."""
     doubt = aligned.doubt
     clocks = aligned.clocks
     if doubt is not None:
         yield problem_of_groups(aligned.rows, doubt, has_log=has_log)
     elif aligned.is_by_log:
         yield problem("groups-by-log")
+    # Unmatched collectives cannot compare clocks. So with a doubt, the error of the clocks is
+    # unknown for that reason, which is a problem already.
+    is_error_unexplained = not clocks.has_all_errors and doubt is None
     if not clocks.is_common:
         yield problem("no-common-clock")
-    elif not clocks.has_all_errors and doubt is None:
-        # With a doubt, the error is unknown because of the groups, whose problem says enough.
+    elif is_error_unexplained:
         yield problem("clock-error-unknown")
 
 
 def problem_of_groups(rows: CommRows, doubt: Doubt, *, has_log: bool) -> Problem:
     """Return the problem that process groups have no names.
 
-    The fix asks for NCCL's log unless the log is there.
+    The fix ends with asking for NCCL's log. If the log was passed (`has_log`), this end is left
+    out.
     """
     which = "some collectives" if rows.is_named.any() else "collectives"
     not_named = problem("groups-not-named", which=which, reason=doubt.value)
@@ -580,22 +600,22 @@ def problem_of_groups(rows: CommRows, doubt: Doubt, *, has_log: bool) -> Problem
 def _problems_of_lost(
     aligned: _AlignedRun, waiting: matching.Waiting, *, n_ranks: int, is_one_run: bool
 ) -> Iterator[Problem]:
-    """Yield the problem that operations have no counterparts on other ranks, with their number.
+    """Yield the problem that some operations are not matched, with the number of these operations.
 
-    An operation counts if it should have counterparts: its communicator has all its ranks here, or
-    at least two of them.
+    An operation counts if it should have counterparts on other ranks. It should if the run has all
+    ranks of its communicator, or at least two of them.
     """
     rows = aligned.rows
     communicators = aligned.communicators
     has_several_users = communicators.n_users > 1
-    has_counterparts_of_communicator = communicators.is_whole | has_several_users
-    has_counterparts = has_counterparts_of_communicator[rows.communicator]
-    is_lost = rows.in_step & has_counterparts & ~waiting.is_matched
+    is_communicator_shared = communicators.has_all_ranks | has_several_users
+    should_be_matched = rows.in_step & is_communicator_shared[rows.communicator]
+    is_lost = should_be_matched & ~waiting.is_matched
     n_lost = int(np.count_nonzero(is_lost))
     if not n_lost:
         return
-    # If the kernels or names of a rank were not recorded, nothing is matched even in one run. So
-    # reports are of different runs only if each rank has communication.
+    # Reports of different runs have no matches. But a rank without recorded communication prevents
+    # all matches too, even in one run.
     ranks_with_comm = np.unique(rows.rank[rows.in_step])
     have_all_comm = ranks_with_comm.size == n_ranks
     is_nothing_matched = not aligned.matches.blocks
@@ -606,7 +626,11 @@ def _problems_of_lost(
 
 
 def _problems_of_early_ends(aligned: _AlignedRun, waiting: matching.Waiting) -> Iterator[Problem]:
-    """Yield the problem that operations end before the last rank arrives, with their number."""
+    """Yield the problem that some operations end before the last rank arrives.
+
+    The problem has the number of these operations. If NCCL names the communicators, the operations
+    are matched right, and only clocks can be wrong. Else they may be matched wrong.
+    """
     rows = aligned.rows
     ends_before_last_starts = rows.end_ns < waiting.column("last_start_ns")
     # A send, or the root of a broadcast, may end before its receiver arrives, because NCCL buffers
@@ -614,5 +638,6 @@ def _problems_of_early_ends(aligned: _AlignedRun, waiting: matching.Waiting) -> 
     is_aligning = waiting.is_matched & aligned.matches.is_aligning
     n_early = int(np.count_nonzero(is_aligning & ends_before_last_starts))
     if n_early:
-        code = "clocks-put-last-behind-end" if rows.has_ids else "ended-before-last-arrived"
+        are_matches_sure = rows.has_ids
+        code = "clocks-put-last-behind-end" if are_matches_sure else "ended-before-last-arrived"
         yield problem(code, n=n_early)

@@ -158,6 +158,7 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
 def _placed(
     digests: Sequence[ReportDigest], processes_of_reports: Sequence[Sequence[P]]
 ) -> list[Rank[P]]:
+    """Return a rank for each process of each report, without a number yet."""
     shifts_ns = clock_shifts(digests)
     ranks = []
     for argument, processes in enumerate(processes_of_reports):
@@ -165,9 +166,9 @@ def _placed(
         shift_ns = shifts_ns[argument]
         process_ids = {process.process_id for process in processes}
         is_alone = len(process_ids) == 1
-        ranks += [
-            Rank(argument, digest, process, shift_ns, is_alone=is_alone) for process in processes
-        ]
+        for process in processes:
+            rank = Rank(argument, digest, process, shift_ns=shift_ns, is_alone=is_alone)
+            ranks.append(rank)
     return ranks
 
 
@@ -182,14 +183,15 @@ def have_ranks(digests: Sequence[ReportDigest]) -> list[bool]:
 
 
 def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
-    """Return what turns each report's time into aligned time.
+    """Return what is added to the times of each report to get aligned time.
 
-    That is its session start less the earliest one, or 0 for all if a report does not have it.
+    It is the time from the earliest session start to that of the report. It is 0 for all reports if
+    a report with ranks has no session start. Other reports may have none.
     """
     starts_ns = [digest.facts.session_start_utc_ns for digest in digests]
     starts_of_ranks_ns = compress(starts_ns, have_ranks(digests))
     if None in starts_of_ranks_ns:
         return [0] * len(starts_ns)
-    known_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
-    first_ns = min(known_ns, default=0)
-    return [0 if start_ns is None else start_ns - first_ns for start_ns in starts_ns]
+    known_starts_ns = [start_ns for start_ns in starts_ns if start_ns is not None]
+    earliest_ns = min(known_starts_ns, default=0)
+    return [0 if start_ns is None else start_ns - earliest_ns for start_ns in starts_ns]

@@ -127,19 +127,18 @@ def examine(
     What is not passed in `beside` is taken from the directories of the reports.
     """
     reading = reading or Reading()
-    beside = beside or Beside()
-    running = executor or SerialExecutor()
+    running_executor = executor or SerialExecutor()
     files = [*map(ReportFile.of, paths)]
-    gathered = _gather_reports(files, reading, running)
-    counts = _count_rows(files, running)
-    beside, problems_of_files = _add_found_files(files, gathered.together, beside)
-    numbering = _number(gathered.digests, beside)
-    job = _size_of_job(gathered, numbering, beside)
-    reports = _reports_of_job(gathered, counts, reading, beside, job)
+    gathered = _gather_reports(files, reading, running_executor)
+    counts = _count_rows(files, running_executor)
+    found, problems_of_files = _add_found_files(files, gathered.together, beside or Beside())
+    numbering = _number(gathered.digests, found)
+    job = _size_of_job(gathered, numbering, found)
+    reports = _reports_of_job(gathered, counts, reading, found, job)
     names = display_names(files)
-    capabilities = [_capability(question, reports, beside, names) for question in QUESTIONS]
+    capabilities = [_capability(question, reports, found, names) for question in QUESTIONS]
     problems = [*numbering.problems, *_problems_of_reports(reports, names)]
-    problems += [*beside.sidecars.problems, *problems_of_files]
+    problems += [*found.sidecars.problems, *problems_of_files]
     run_names = () if gathered.is_one_run else _names_of_runs(files)
     return Examination(
         reports=tuple(names),
@@ -161,9 +160,10 @@ def _versions(digests: Sequence[ReportDigest]) -> dict[str, Any]:
     }
 
 
-def _count_rows(files: Sequence[ReportFile], running: Executor) -> list[Counts]:
+def _count_rows(files: Sequence[ReportFile], executor: Executor) -> list[Counts]:
+    """Count what each report has in its tables."""
     with telling_shortage():
-        return list(running.map(read_counts, files))
+        return list(executor.map(read_counts, files))
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
@@ -171,24 +171,25 @@ def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _gather_reports(
-    files: Sequence[ReportFile], reading: Reading, running: Executor
+    files: Sequence[ReportFile], reading: Reading, executor: Executor
 ) -> _GatheredReports:
     """Analyze all reports together, and again one by one if they are not of one run.
 
-    If no range matches --step, the reports are analyzed without steps.
+    An option about steps may fit no report, for example if no range matches --step. Then the
+    reports are analyzed without steps, so that the other questions can be answered.
     """
     sidecars = read_sidecars([file.source for file in files])
+    fitting_reading = reading
     try:
-        together = gather(files, reading, sidecars, executor=running)
+        together = gather(files, reading, sidecars, executor=executor)
     except OptionError:
-        # Without steps, the other questions can be answered.
-        reading = dataclasses.replace(reading, step=None, is_capture=True)
-        together = gather(files, reading, sidecars, executor=running)
+        fitting_reading = dataclasses.replace(reading, step=None, is_capture=True)
+        together = gather(files, fitting_reading, sidecars, executor=executor)
     digests = together.digests
     try:
         check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
     except RankConflictError:
-        by_report = [gather([file], reading, executor=running) for file in files]
+        by_report = [gather([file], fitting_reading, executor=executor) for file in files]
         return _GatheredReports(together, by_report, is_one_run=False)
     by_report = [replace(together, digests=(digest,)) for digest in digests]
     return _GatheredReports(together, by_report, is_one_run=True)
@@ -197,13 +198,13 @@ def _gather_reports(
 def _add_found_files(
     reports: Sequence[ReportFile], run: Gathered, beside: Beside
 ) -> tuple[Beside, Sequence[Problem]]:
-    """Return `beside` with the files in the directories of the reports, and problems with them.
+    """Return `beside` with the sidecars, log and topology that lie beside the reports.
 
-    A log or topology that was passed is kept.
+    A log or topology that was passed is kept. Returns the problems with the files too.
     """
-    beside = replace(beside, sidecars=run.sidecars)
+    with_sidecars = replace(beside, sidecars=run.sidecars)
     if not beside.looks_beside:
-        return beside, []
+        return with_sidecars, []
     sources = [report.source for report in reports]
     wants_log = beside.log is None
     wants_topology = beside.topology is None
@@ -216,19 +217,20 @@ def _add_found_files(
     )
     log = beside.log or files.log
     topology = beside.topology or files.topology
-    return replace(beside, log=log, topology=topology), files.problems
+    return replace(with_sidecars, log=log, topology=topology), files.problems
 
 
 def _names_of_runs(files: Sequence[ReportFile]) -> tuple[str, ...]:
-    """Return the words of the shell that name each run.
+    """Return a name for each run that the reports are of: a path or a glob.
 
-    They come without directories if they are still different then.
+    Directories are left out if the names are still different without them.
     """
     paths = map(str, files)
-    words = [word.strip("'") for word in words_of_runs(paths)]
-    words_without_directory = [word.rpartition("/")[2] for word in words]
-    are_different = len(set(words_without_directory)) == len(words)
-    return tuple(words_without_directory if are_different else words)
+    # Names with special characters are quoted for the shell.
+    names = [word.strip("'") for word in words_of_runs(paths)]
+    names_without_directory = [name.rpartition("/")[2] for name in names]
+    are_different = len(set(names_without_directory)) == len(names)
+    return tuple(names_without_directory if are_different else names)
 
 
 def _number(digests: Sequence[ReportDigest], beside: Beside) -> Numbering:
@@ -257,57 +259,71 @@ def _reports_of_job(
     beside: Beside,
     job: JobSize,
 ) -> list[Examined]:
-    """Return each report, with what it takes from the other reports of its job."""
+    """Return each report, with what is known of it only from all reports of its job."""
     is_host_only = gathered.is_host_only
-    n_ranks = 0 if is_host_only else len(ranks_or_hosts(gathered.digests))
-    has_several_ranks = max(n_ranks, job.n_ranks or 1) > 1
+    n_present_ranks = 0 if is_host_only else len(ranks_or_hosts(gathered.digests))
+    n_job_ranks = job.n_ranks or 1
+    had_several_ranks = n_present_ranks > 1 or n_job_ranks > 1
     lacks_groups = gathered.is_one_run and _lacks_groups(gathered.together, beside)
-    n_counted = _count_counted_ranks(gathered)
+    n_ranks_with_counters = _count_counted_ranks(gathered)
     reports = []
     for argument, run in enumerate(gathered.by_report):
-        was_left_out = is_host_only and beside.sidecars.is_without_gpu(argument)
+        was_without_gpu = is_host_only and beside.sidecars.is_without_gpu(argument)
         report = Examined(
             digest=run.digests[0],
             counts=counts[argument],
             reading=reading,
             family=run.family,
             is_host_only=is_host_only,
-            was_left_out=was_left_out,
+            was_without_gpu=was_without_gpu,
             job=job,
-            is_several=has_several_ranks,
+            had_several_ranks=had_several_ranks,
             lacks_groups=lacks_groups,
-            n_counted=n_counted[argument],
+            n_ranks_with_counters=n_ranks_with_counters[argument],
         )
         reports.append(report)
     return reports
 
 
 def _count_counted_ranks(gathered: _GatheredReports) -> list[int]:
-    """Return the number of ranks of each report whose GPU is counted in a report of its run."""
+    """Return for each report how many of its ranks have a GPU with hardware counters.
+
+    The counters of a GPU may be in another report of the same run.
+    """
     if gathered.is_one_run:
         digests = gathered.together.digests
         return count_counted_ranks(digests, place(digests))
-    n_counted: list[int] = []
+    n_ranks_with_counters: list[int] = []
     for run in gathered.by_report:
-        n_counted += count_counted_ranks(run.digests, place(run.digests))
-    return n_counted
+        n_ranks_with_counters += count_counted_ranks(run.digests, place(run.digests))
+    return n_ranks_with_counters
 
 
 def _lacks_groups(run: Gathered, beside: Beside) -> bool:
-    """Tell whether the process groups of a run are unknown, and so which ranks wait for which."""
-    is_named = any(digest.comm_sizes for digest in run.digests)
+    """Tell whether the process groups of a run are unknown, and so which ranks wait for which.
+
+    Only an analysis of the run shows this. It is left out if NCCL names the groups, or if there are
+    too few ranks for several groups.
+    """
+    are_groups_named = any(digest.comm_sizes for digest in run.digests)
     n_ranks_of_reports = [len(digest.processes) for digest in run.digests]
     n_ranks = sum(n_ranks_of_reports)
-    if is_named or n_ranks < MIN_RANKS:
+    if are_groups_named or n_ranks < MIN_RANKS:
         return False
-    tables = merge(run, beside.rank_map, None, beside.log, frozenset())
+    tables = merge(
+        run,
+        beside.rank_map,
+        skip=None,
+        log=beside.log,
+        ranks_of_all_reports=frozenset(),
+    )
     codes = [row.code for row in tables.problems]
     return "groups-not-named" in codes
 
 
 def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Problem]:
-    """Yield the problems of reports with these names that no answer mentions."""
-    if any(report.was_left_out for report in reports):
+    """Yield the problems that no answer mentions. `names` are the names of the reports."""
+    if any(report.was_without_gpu for report in reports):
         yield problem("captured-without-gpu")
     for report, name in zip(reports, names, strict=True):
         for row in _problems_of_report(report):
@@ -315,17 +331,22 @@ def _problems_of_reports(reports: Sequence[Examined], names: Sequence[str]) -> I
 
 
 def _problems_of_report(report: Examined) -> Iterator[Problem]:
+    """Yield the problems of a report that no answer mentions.
+
+    These are options that match nothing, kernels that perhaps communicate, an untested version, and
+    no GPU activity although a GPU was traced.
+    """
     digest = report.digest
     for row in digest.problems:
-        # These two change no answer, so nothing else mentions them: an option that matches nothing,
-        # and doubt whether a kernel communicates.
         is_unmatched_option = row.code.endswith("-unmatched")
-        if is_unmatched_option or row.code in UNSURE_COMM:
+        is_unsure_comm = row.code in UNSURE_COMM
+        if is_unmatched_option or is_unsure_comm:
             yield row
     version = digest.facts.schema_version
     if version_numbers(version) > NEWEST_TESTED:
         yield problem("untested-version", version=version)
-    if not (digest.processes or report.was_left_out):
+    has_gpu_activity = bool(digest.processes)
+    if not has_gpu_activity and not report.was_without_gpu:
         yield problem("no-gpu-activity")
 
 
@@ -360,7 +381,7 @@ def _capability(
 def _answers(question: Question, reports: Sequence[Examined], beside: Beside) -> Sequence[Answer]:
     """Return the answer of each report to a question.
 
-    If no report has GPU activity, answers may say so instead of what the rule says.
+    If no report has GPU activity, some answers say so instead of what the question's rule says.
     """
     answers = question.judge(reports, beside)
     if not reports[0].is_host_only:
@@ -390,7 +411,7 @@ def _joint_status(answers: Sequence[Answer]) -> str:
 def _count_sharers(question: str, reports: Sequence[Examined]) -> list[int] | None:
     """Return how many ranks or processes share the counts of each report.
 
-    None if the counts of a question are summed.
+    A report without ranks counts as one. None for a question whose counts are summed.
     """
     if question in _COUNTED_PER_RANK:
         return [max(len(report.pids), 1) for report in reports]
@@ -402,43 +423,46 @@ def _count_sharers(question: str, reports: Sequence[Examined]) -> list[int] | No
 def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
     """Return the answer of a report if no report has GPU activity.
 
-    `answer` is what the rule of the question says. It holds for questions that need no GPU.
+    `answer` is what the rule of the question says. It is returned for questions that need no GPU.
+    A question about devices gets the answer "no", with the reason of `answer` if it has one.
     """
     # If no GPU was meant to be traced, no change of the capture is a fix.
-    fix = None if report.was_left_out else CATALOGUE["no-gpu-activity"].fix
+    fix = None if report.was_without_gpu else CATALOGUE["no-gpu-activity"].fix
     if question == "phases" and report.phase_counts:
         # The times of the phases on the host are known.
         return Answer(PARTLY, report.phase_counts, fix=fix)
-    if question == "phases" and report.was_left_out:
+    if question == "phases" and report.was_without_gpu:
         return replace(answer, text="no NVTX range has the name of a phase", fix=None)
-    if question not in _QUESTIONS_OF_DEVICES:
+    needs_devices = question in _QUESTIONS_OF_DEVICES
+    if not needs_devices:
         return answer
-    if report.was_left_out:
+    if report.was_without_gpu:
         return Answer(NO, text="captured without a GPU")
-    text = "no GPU activity" if answer.status == YES else answer.text
-    return Answer(NO, text=text, fix=fix)
+    has_reason = answer.status != YES
+    return Answer(NO, text=answer.text if has_reason else "no GPU activity", fix=fix)
 
 
 def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
     """Return in words what the reports have for a question.
 
-    `n_sharers` is how many ranks or processes share the counts of each report.
+    `n_sharers` is how many ranks or processes share the counts of each report, None if counts are
+    summed. `Capability.lacking` names the reports without a complete answer, so the words do not.
     """
     n_reports = len(answers)
     complete = [answer for answer in answers if answer.status == YES]
     n_complete = len(complete)
     counts = _describe_counts(answers, n_sharers)
-    # If some reports have the answer, another field names those that do not.
     words = counts or _texts(complete or answers)
     # A text that all reports share says itself which of them lack what.
     is_one_text = not counts and _have_one_text(answers)
-    if is_one_text or n_complete in {0, n_reports}:
+    are_equally_complete = n_complete in {0, n_reports}
+    if is_one_text or are_equally_complete:
         return words
-    words = f"{n_complete} of {n_reports} reports: {words}"
-    reasons = _texts(filter(_is_reason, answers))
-    if counts or not reasons:
-        return words
-    return f"{words} (the others: {reasons})"
+    words_of_complete = f"{n_complete} of {n_reports} reports: {words}"
+    reasons_of_others = _texts(filter(_is_reason, answers))
+    if counts or not reasons_of_others:
+        return words_of_complete
+    return f"{words_of_complete} (the others: {reasons_of_others})"
 
 
 def _have_one_text(answers: Iterable[Answer]) -> bool:
@@ -465,9 +489,14 @@ class _SharedCount(NamedTuple):
 
 
 def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
-    """Return the counts of the reports in words, empty if there are none."""
+    """Return the counts of the reports in words, empty if there are none.
+
+    `n_sharers` is how many ranks or processes share the counts of each report, None if counts are
+    summed.
+    """
     is_shared = n_sharers is not None and sum(n_sharers) > 1
-    counts = _shared_counts(answers, n_sharers or [1] * len(answers))
+    one_sharer_each = [1] * len(answers)
+    counts = _shared_counts(answers, n_sharers or one_sharer_each)
     if not is_shared or not counts:
         return _show_sums(counts)
     # A sum that the ranks cannot share equally means that they differ. Then only the sum is known.
@@ -486,8 +515,8 @@ def _describe_counts(answers: Sequence[Answer], n_sharers: Sequence[int] | None)
 
 def _shared_counts(answers: Sequence[Answer], n_sharers: Sequence[int]) -> list[_SharedCount]:
     """Return the counts of all reports, each with how many ranks or processes share it."""
-    # The counts of an answer no are of what there is instead. They are shown only if all answers
-    # are no.
+    # If an answer is "no", its counts say what there is instead. They are shown only if all answers
+    # are "no".
     has_positive_answer = any(answer.status != NO for answer in answers)
     counts = []
     for answer, n_sharers_of_report in zip(answers, n_sharers, strict=True):

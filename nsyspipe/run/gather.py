@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +87,7 @@ from nsyspipe.run.process import (
     process_events,
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
-from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
+from nsyspipe.run.step_sources import Hosts, digest_hosts, host_families, process_steps
 from nsyspipe.run.unrecorded import UnrecordedProcess, unrecorded_processes
 from nsyspipe.run.workers import SerialExecutor, executor_for, telling_shortage
 
@@ -136,7 +136,7 @@ class _RangeTexts(Struct, frozen=True):
     # the families that steps may be of
     step_families: TextFamilies
     # of each text, the index of its phase in `PHASES`, or -1 if it has none
-    codes: Int64
+    phase_of_text: Int64
     # the ranges that do not match the step pattern, which are all ranges without a pattern
     other_ranges: pa.Table
     # number of ranges that match the step pattern, or None without a pattern
@@ -144,18 +144,27 @@ class _RangeTexts(Struct, frozen=True):
 
 
 def _read_texts(ranges: RangesOfReportTable, reading: Reading) -> _RangeTexts:
+    """Find out the family and the phase of each text, and which ranges match the step pattern."""
     by_text, step_families = text_families(ranges, reading)
-    other_ranges = ranges
-    n_named_steps = 0 if reading.step else None
-    if reading.step and ranges.num_rows:
-        text_of_range = _text_of_ranges(ranges)
-        family_of_range = step_families.of_text[text_of_range]
-        # Family 0 has all texts that match the step pattern.
+    if not reading.step:
+        n_named_steps = None
+        other_ranges = ranges
+    elif not ranges.num_rows:
+        n_named_steps = 0
+        other_ranges = ranges
+    else:
+        family_of_range = step_families.of_text[_text_of_ranges(ranges)]
+        # With a step pattern, family 0 has all texts that match it.
         matches_step = family_of_range == 0
-        other_ranges = ranges.filter(pa.array(~matches_step))
         n_named_steps = int(np.count_nonzero(matches_step))
-    codes = phase_codes(by_text, reading.phases, texts_of(ranges))
-    return _RangeTexts(by_text, step_families, codes, other_ranges, n_named_steps)
+        other_ranges = ranges.filter(pa.array(~matches_step))
+    return _RangeTexts(
+        by_text=by_text,
+        step_families=step_families,
+        phase_of_text=phase_codes(by_text, reading.phases, texts_of(ranges)),
+        other_ranges=other_ranges,
+        n_named_steps=n_named_steps,
+    )
 
 
 def digest_report(
@@ -163,48 +172,55 @@ def digest_report(
 ) -> ReportDigest:
     """Reduce one report to small tables.
 
-    If `is_decided`, the steps are the ranges of `family`, and a `family` of None means that the
-    report has no steps. If not, the best family of this report is chosen.
+    `is_decided` says that the run decided on the steps. Then they are the ranges of `family`, and
+    None means that there are no steps. If nothing is decided, the best family of this report is
+    chosen.
     """
     capture = read_capture(file, reading.comm_kernel, with_lines=reading.with_lines)
-    ranges = capture.ranges.table
-    texts = _read_texts(ranges, reading)
+    texts = _read_texts(capture.ranges.table, reading)
     # The operations take most memory, and the calls take the second most. Both are freed as soon
     # as nothing needs them.
     capture, operations_of_process = _split_by_process(file, capture)
     release_memory()
     events = list(process_events(capture, operations_of_process))
     # Only a report without GPU activity has steps of hosts.
-    hosts = {} if events else host_families(ranges, texts.step_families)
+    hosts = {} if events else host_families(capture.ranges.table, texts.step_families)
     steps: list[ProcessSteps] = []
     if events:
-        steps, family = process_steps(
+        steps, step_family = process_steps(
             capture,
             events,
             texts.step_families,
-            texts.codes,
+            texts.phase_of_text,
             reading,
             family=family,
             is_decided=is_decided,
         )
-    elif not is_decided and not reading.is_capture:
-        candidates_of_hosts = [candidates for _, candidates in hosts.values()]
-        # This report is the only one, and its clock is not shifted.
-        family = choose_host([candidates_of_hosts], [0])
+    elif is_decided or reading.is_capture:
+        step_family = family
+    else:
+        step_family = _choose_host_family(hosts)
     capture = _with_counter_lag(capture, events)
-    inputs_between = _inputs_between_steps(events, steps, texts.codes, capture.calls.all)
+    inputs_between = _inputs_between_steps(events, steps, texts.phase_of_text, capture.calls.all)
     capture = replace(capture, calls=replace(capture.calls, all=None))
     release_memory()
     digested = [
-        digest_process(*parts_of_rank, capture, is_one_window=family is None)
-        for parts_of_rank in zip(events, steps, inputs_between, strict=True)
+        digest_process(rank, rank_steps, inputs, capture, is_one_window=step_family is None)
+        for rank, rank_steps, inputs in zip(events, steps, inputs_between, strict=True)
     ]
     host_digests = digest_hosts(
-        hosts, texts.step_families, texts.codes, family, capture.ranges.open_end_ns
+        hosts, texts.step_families, texts.phase_of_text, step_family, capture.ranges.open_end_ns
     )
     return _report_digest(
-        file, reading, capture, texts, digested=digested, hosts=host_digests, family=family
+        file, reading, capture, texts, digested=digested, hosts=host_digests, family=step_family
     )
+
+
+def _choose_host_family(hosts: Hosts) -> str | None:
+    """Return the best family of the hosts of one report, None if no family qualifies."""
+    candidates_of_hosts = [candidates for _, candidates in hosts.values()]
+    # There is one report, whose clock is not shifted.
+    return choose_host([candidates_of_hosts], [0])
 
 
 def _with_counter_lag(capture: Capture, events: Sequence[ProcessEvents]) -> Capture:
@@ -219,17 +235,17 @@ def _with_counter_lag(capture: Capture, events: Sequence[ProcessEvents]) -> Capt
 def _inputs_between_steps(
     events: Sequence[ProcessEvents],
     steps: Sequence[ProcessSteps],
-    codes: Int64,
+    phase_of_text: Int64,
     calls: pa.Table | None,
 ) -> list[Inputs]:
-    """Return what the CPU process of each rank does between steps.
+    """Return when the CPU process of each rank gets input between its steps.
 
-    `codes` has the phase of each range text.
+    `phase_of_text` has the phase of each range text, as an index into `PHASES`.
     """
     inputs_of_ranks = []
     for rank, rank_steps in zip(events, steps, strict=True):
         members = rank_steps.members
-        inputs = between_steps(rank.ranges, codes, members, calls, rank.operations)
+        inputs = between_steps(rank.ranges, phase_of_text, members, calls, rank.operations)
         inputs_of_ranks.append(inputs)
     return inputs_of_ranks
 
@@ -254,7 +270,9 @@ def _report_digest(
     for _, problems_of_process in digested:
         process_problems += problems_of_process
     families = largest_families(texts.other_ranges, texts.by_text, MAX_FAMILIES)
-    option_problems = list(_problems_of_options(reading, texts.codes, families, capture.operations))
+    option_problems = list(
+        _problems_of_options(reading, texts.phase_of_text, families, capture.operations)
+    )
     problems = [*capture.problems, *option_problems]
     problems += _with_fix_of_option(process_problems, option_problems)
     phase_families = _phase_families(texts)
@@ -325,6 +343,7 @@ def _describe_communication(capture: Capture) -> dict[str, Any]:
 def _unrecorded_processes(
     capture: Capture, step_families: TextFamilies, family: str | None
 ) -> tuple[UnrecordedProcess, ...]:
+    """Return the processes of a report whose kernels were not recorded."""
     launches = capture.launches_without_kernels
     numbers = _recorded_ranks(capture)
     return unrecorded_processes(launches, capture.ranges.table, step_families, family, numbers)
@@ -333,7 +352,7 @@ def _unrecorded_processes(
 def _split_by_process(
     file: ReportFile, capture: Capture
 ) -> tuple[Capture, dict[int, ProcessShare]]:
-    """Return a capture without its operations, and the operations by process ID."""
+    """Return a capture without its operations, and the share of each process in them by its ID."""
     operations = capture.operations
     kernels = operations.kernels
     copies = operations.copies
@@ -366,17 +385,21 @@ def _recorded_ranks(capture: Capture) -> dict[int, int]:
 
 
 def _has_communication(capture: Capture, processes: Iterable[ProcessDigest]) -> bool:
+    """Tell whether ranges or kernels of a report show communication."""
     if capture.ranges.has_communication:
         return True
     return any(process.n_comm for process in processes)
 
 
 def _size_gap(capture: Capture, process_problems: Iterable[Problem]) -> str | None:
-    """Return the code of why NCCL does not report message sizes, None if it reports them."""
-    gap = capture.payloads.size_gap
-    if gap is None or capture.ranges.n_nccl:
-        return gap
-    # Calls of NCCL have no range, for example because a CUDA graph replays them.
+    """Return the code of why message sizes are not known, None if NCCL reports them.
+
+    The codes are the keys of `problems.SIZE_GAPS`.
+    """
+    gap_of_payloads = capture.payloads.size_gap
+    if gap_of_payloads is None or capture.ranges.n_nccl:
+        return gap_of_payloads
+    # Without any range of NCCL, the reason is why its calls have no ranges.
     is_replayed = any(each.code == "backward-in-graphs" for each in process_problems)
     return "replayed" if is_replayed else "no-ranges"
 
@@ -384,37 +407,35 @@ def _size_gap(capture: Capture, process_problems: Iterable[Problem]) -> str | No
 def _with_fix_of_option(
     process_problems: Iterable[Problem], option_problems: Iterable[Problem]
 ) -> Iterator[Problem]:
-    """Yield all problems of processes. Those about the backward pass may get another fix.
+    """Yield all problems of processes. Problems with the backward pass may get another fix.
 
-    If the pattern of --backward matches no range, only another pattern can find the backward pass.
-    Their fix is then that of the problem with the option.
+    If the pattern of --backward matches no range, that is a problem of the option. Then only
+    another pattern can find the backward pass, and the fix of the option's problem replaces theirs.
     """
     option_fixes = (each.fix for each in option_problems if "--backward " in each.message)
-    # None if the option has no problem.
     backward_option_fix = next(option_fixes, None)
     for each in process_problems:
-        if backward_option_fix and "backward" in each.code:
-            yield replace(each, fix=backward_option_fix)
-        else:
-            yield each
+        is_fixed_by_option = backward_option_fix is not None and "backward" in each.code
+        yield replace(each, fix=backward_option_fix) if is_fixed_by_option else each
 
 
 def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
-    """Count the ranges of each pair of a family and a phase that a text belongs to.
+    """Return how many ranges of each family are named like a phase: family, phase and number.
 
-    Returns family, phase and number of ranges of each pair. Ranges of libraries do not count, and
-    neither do those that the step pattern matches.
+    A text has a family and may have a phase. Texts of one family may have different phases. Ranges
+    of libraries do not count, and ranges that the step pattern matches do not count either.
     """
     ranges = texts.other_ranges
     if not ranges.num_rows:
         return ()
-    phase_of_text = texts.codes
+    phase_of_text = texts.phase_of_text
     families = texts.by_text
     is_library = ranges["is_library"].to_numpy()
     text_of_range = _text_of_ranges(ranges)
     text_of_program_range = text_of_range[~is_library]
     n_ranges_of_text = np.bincount(text_of_program_range, minlength=phase_of_text.size)
-    is_counted_text = (phase_of_text >= 0) & (n_ranges_of_text > 0)
+    has_phase = phase_of_text >= 0
+    is_counted_text = has_phase & (n_ranges_of_text > 0)
     n_ranges: Counter[tuple[str, str]] = Counter()
     for text in np.flatnonzero(is_counted_text).tolist():
         family_index = families.of_text[text]
@@ -425,25 +446,30 @@ def _phase_families(texts: _RangeTexts) -> tuple[tuple[str, str, int], ...]:
 
 
 def _problems_of_options(
-    reading: Reading, codes: Int64, families: Sequence[tuple[str, int]], operations: Operations
+    reading: Reading,
+    phase_of_text: Int64,
+    families: Sequence[tuple[str, int]],
+    operations: Operations,
 ) -> Iterator[Problem]:
-    """Yield problems of patterns that match nothing, and of communication that needs an option.
+    """Yield problems of patterns that match nothing, and of kernels that need --comm-kernel.
 
-    `codes` has the phase of each range text.
+    Such kernels look like communication, but do not count as such (`operations.uncounted`).
+    `phase_of_text` has the phase of each range text, as an index into `PHASES`. `families` are
+    names with numbers of ranges.
     """
     comm_pattern = reading.comm_kernel
-    has_unnamed_comm = bool(operations.names) and not operations.has_named_comm
-    if comm_pattern is not None and has_unnamed_comm:
+    matches_no_kernel = bool(operations.names) and not operations.has_named_comm
+    if comm_pattern is not None and matches_no_kernel:
         yield _problem_of_comm_pattern(comm_pattern, operations)
     elif operations.uncounted:
         yield _problem_of_uncounted(operations.uncounted)
     shown_families = [repr(name) for name, _ in families[:MAX_NAMED_FAMILIES]]
     if not shown_families:
         return
-    for code, phase in enumerate(PHASES):
+    for phase_index, phase in enumerate(PHASES):
         pattern = reading.phases[phase].pattern
         is_from_option = pattern != PHASE_PATTERNS[phase]
-        matches_a_text = code in codes
+        matches_a_text = phase_index in phase_of_text
         if is_from_option and not matches_a_text:
             yield problem(
                 "phase-pattern-unmatched",
@@ -497,7 +523,16 @@ class Gathered(Struct, frozen=True):
     is_aligned: bool = True
 
 
-# `_digest_all` with an executor and a reading: it takes the calls, and what is told of progress.
+class _DigestCall(NamedTuple):
+    """A call of `digest_report` for one report."""
+
+    file: ReportFile
+    family: str | None = None
+    # Whether the run decided that `family` has the steps, or that there are no steps if it is None.
+    is_decided: bool = False
+
+
+# `_digest_all` with an executor and a reading. It takes a list of `_DigestCall`, and `on_progress`.
 _DigestAll: TypeAlias = Callable[..., list[ReportDigest]]
 
 
@@ -519,23 +554,27 @@ def gather(
     for file in files:
         check_file(file)
     sidecars = RunSidecars()
-    asks_for_steps = reading.step is None and not reading.is_capture
+    # An option about steps has priority over the sidecars.
+    may_sidecars_name_steps = reading.step is None and not reading.is_capture
     # An executor of the caller is left open.
     running_executor = contextlib.nullcontext(executor) if executor else executor_for(files, jobs)
     with running_executor as running:
         digest_all = functools.partial(_digest_all, running, reading)
-        # No family is decided yet, so each call has a file alone.
-        calls = [(file,) for file in files]
+        # Each report chooses its own family at first.
+        calls = [_DigestCall(file) for file in files]
         digests = digest_all(calls, on_progress)
         if found_sidecars:
-            sidecars = run_sidecars(found_sidecars, digests, asks_for_steps=asks_for_steps)
+            sidecars = run_sidecars(
+                found_sidecars, digests, wants_step_family=may_sidecars_name_steps
+            )
         agreed = _agree_on_steps(digest_all, digests, reading, sidecars.family)
-    digests = agreed.digests
-    is_aligned = True
     if agreed.family == REPETITION:
-        digests, is_aligned = _with_numbered_units(digests)
+        agreed_digests, is_aligned = _with_numbered_units(agreed.digests)
+    else:
+        agreed_digests = agreed.digests
+        is_aligned = True
     return Gathered(
-        digests=with_sidecar_facts(digests, sidecars),
+        digests=with_sidecar_facts(agreed_digests, sidecars),
         sidecars=sidecars,
         family=agreed.family,
         why_no_steps=agreed.why_no_steps,
@@ -544,18 +583,19 @@ def gather(
 
 
 def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
-    """Give the units of all ranks numbers. Units are the members of steps by repetition.
+    """Give numbers to the units of all ranks. Units are the members of steps by repetition.
 
-    Units of several ranks that are the same step get the same number. Returns the digests with
-    these numbers, and whether it is sure which units are the same step.
+    Units of several ranks that are the same step get the same number. Numbers go on from capture to
+    capture. Returns the digests with these numbers, and whether it is sure which units are the same
+    step.
     """
     parts = place(digests)
     numbers_of_process: dict[_Place, Int64] = {}
-    # The first number after those of the captures before, 0 in the first capture.
-    next_number = 0
+    # The lowest number for the next capture. None before the first capture.
+    next_number: int | None = None
     is_aligned = True
     for parts_of_capture in _parts_of_captures(parts):
-        # All ranks of a process have the units of its first rank.
+        # The ranks of a process share their units, so its first rank is enough.
         first_ranks = one_of_each_process(parts_of_capture)
         units_of_processes = []
         for first_rank in first_ranks:
@@ -564,7 +604,7 @@ def _with_numbered_units(digests: Sequence[ReportDigest]) -> tuple[list[ReportDi
         numbers_in_capture, is_sure = aligned_numbers(units_of_processes)
         lowest, highest = _extremes(numbers_in_capture)
         # The first capture keeps its numbers, of which some may be negative.
-        added = next_number - lowest if next_number else 0
+        added = 0 if next_number is None else next_number - lowest
         for first_rank, numbers in zip(first_ranks, numbers_in_capture, strict=True):
             numbers_of_process[first_rank.place] = numbers + added
         next_number = highest + added + 1
@@ -631,30 +671,45 @@ def _agree_on_steps(
     reading: Reading,
     sidecar_family: str | None,
 ) -> _AgreedSteps:
-    """Bring all digests to one family: the one that sidecars name, else the best one."""
+    """Bring all digests to one family: the one that sidecars name, else the best one.
+
+    If that is no family of whole steps, and there is no step pattern, a periodic launch pattern may
+    give the steps.
+    """
     if reading.is_capture:
-        return _AgreedSteps(digests, None, "as --step none asks for")
+        return _AgreedSteps(digests, family=None, why_no_steps="as --step none asks for")
     has_gpu_activity = any(digest.processes for digest in digests)
     if not has_gpu_activity:
         return _agree_on_host_steps(digest_all, digests, sidecar_family)
-    family = sidecar_family or _choose_family(digests)
+    family_of_ranges = sidecar_family or _choose_family(digests)
     if reading.step is not None:
-        if family is None:
+        if family_of_ranges is None:
             raise _no_match(reading.step.pattern, digests)
-    elif family is None or is_part_of_step(family):
-        # Each rank may repeat a launch pattern, even if no family of ranges is on all ranks.
-        by_repetition = _digest_again(digest_all, digests, REPETITION)
-        family = _choose_family(by_repetition)
-        if family == REPETITION:
-            digests = by_repetition
-    digests = _digest_again(digest_all, digests, family)
+        return _bring_to_family(digest_all, digests, reading, family_of_ranges)
+    has_whole_steps = family_of_ranges is not None and not is_part_of_step(family_of_ranges)
+    if has_whole_steps:
+        return _bring_to_family(digest_all, digests, reading, family_of_ranges)
+    by_repetition = _digest_again(digest_all, digests, REPETITION)
+    best_family = _choose_family(by_repetition)
+    # Digests that have the chosen family already are not read again.
+    closest_digests = by_repetition if best_family == REPETITION else digests
+    return _bring_to_family(digest_all, closest_digests, reading, best_family)
+
+
+def _bring_to_family(
+    digest_all: _DigestAll, digests: list[ReportDigest], reading: Reading, family: str | None
+) -> _AgreedSteps:
+    """Bring all digests to a family. Without one, or if it has no window, there are no steps."""
+    digests_of_family = _digest_again(digest_all, digests, family)
     if family is None:
-        return _AgreedSteps(digests, None, _why_no_family(digests))
-    if _have_windows(digests):
-        return _AgreedSteps(digests, family, None)
+        why_no_family = _why_no_family(digests_of_family)
+        return _AgreedSteps(digests_of_family, family=None, why_no_steps=why_no_family)
+    if _have_windows(digests_of_family):
+        return _AgreedSteps(digests_of_family, family, why_no_steps=None)
     # The steps of the family exist on the CPU alone, so each capture is one window.
-    digests = _digest_again(digest_all, digests, None)
-    return _AgreedSteps(digests, None, _why_no_windows(family, reading))
+    digests_of_captures = _digest_again(digest_all, digests_of_family, None)
+    why_no_windows = _why_no_windows(family, reading)
+    return _AgreedSteps(digests_of_captures, family=None, why_no_steps=why_no_windows)
 
 
 def _why_no_windows(family: str, reading: Reading) -> str:
@@ -678,8 +733,8 @@ def _agree_on_host_steps(
     candidates_of_reports = [_candidates_of_hosts(digest) for digest in digests]
     family = sidecar_family or choose_host(candidates_of_reports, clock_shifts(digests))
     why_no_steps = "no process has any" if family is None else None
-    digests = _digest_again(digest_all, digests, family)
-    return _AgreedSteps(digests, family, why_no_steps)
+    digests_of_family = _digest_again(digest_all, digests, family)
+    return _AgreedSteps(digests_of_family, family, why_no_steps)
 
 
 def _candidates_of_hosts(digest: ReportDigest) -> list[tuple[Candidate, ...]]:
@@ -710,13 +765,13 @@ def _why_no_family(digests: Sequence[ReportDigest]) -> str:
         )
     why = "no group of NVTX ranges qualifies as steps on every rank"
     ranks = list(itertools.chain.from_iterable(digest.processes for digest in with_ranks))
-    # At most one of each rank.
+    # A rank has at most one of them.
     patterns = _launch_patterns(ranks)
     if not patterns:
         return f"{why}, and nsyspipe found a periodic launch pattern on no rank"
-    # A pattern may be a part of the step, such as one micro-batch, and then marks no steps.
-    are_all_parts = all(pattern.is_part for pattern in patterns)
-    if are_all_parts:
+    # The units of a pattern may be parts of steps, such as micro-batches. Then they are no steps.
+    are_units_parts_of_steps = all(pattern.is_part for pattern in patterns)
+    if are_units_parts_of_steps:
         most_frequent = max(patterns, key=lambda pattern: pattern.n_members)
         n_times = most_frequent.n_members
         every_ms = most_frequent.union_ns / n_times / 1e6
@@ -740,8 +795,10 @@ def _single_step_range(digests: Sequence[ReportDigest]) -> str | None:
     """Return the family that is named like a step and has one range on each rank, else None."""
     n_ranks_of_reports = [len(digest.processes) for digest in digests]
     families_of_reports = [_largest_families(digest) for digest in digests]
+    # A family of all reports is in the first report too.
     for name in families_of_reports[0]:
         n_ranges_of_reports = [families.get(name) for families in families_of_reports]
+        # Each report must have as many of these ranges as ranks.
         is_once_on_each_rank = n_ranges_of_reports == n_ranks_of_reports
         if is_step_name(name) and is_once_on_each_rank:
             return name
@@ -761,43 +818,40 @@ def _digest_again(
 
     Only reports that have steps of another family are read again.
     """
-    digests_of_family = list(digests)
     arguments_to_read: list[int] = []
-    calls: list[tuple[ReportFile, str | None]] = []
+    calls: list[_DigestCall] = []
     for argument, has_ranks in enumerate(have_ranks(digests)):
-        digest = digests[argument]
-        if has_ranks and digest.family != family:
+        if has_ranks and digests[argument].family != family:
             arguments_to_read.append(argument)
-            calls.append((digest.file, family))
-    for argument, digest in zip(arguments_to_read, digest_all(calls), strict=True):
-        digests_of_family[argument] = digest
+            calls.append(_DigestCall(digests[argument].file, family, is_decided=True))
+    new_digests = digest_all(calls)
+    digests_of_family = list(digests)
+    for argument, new_digest in zip(arguments_to_read, new_digests, strict=True):
+        digests_of_family[argument] = new_digest
     return digests_of_family
 
 
 def _digest_all(
     running: Executor,
     reading: Reading,
-    calls: Sequence[tuple[ReportFile] | tuple[ReportFile, str | None]],
+    calls: Sequence[_DigestCall],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
-    """Digest reports in `running`, an executor, and return the digests in order of `calls`.
+    """Make the calls in the executor `running`, and return the digests in order of `calls`.
 
-    A call is a file, or a file and the family on which the run decided. `on_progress` gets the
-    number of reports that are done, and the number of all.
+    `on_progress` gets the number of reports that are done, and the number of all.
     """
     report_progress = on_progress or (lambda _n_done, _n_calls: None)
     n_calls = len(calls)
-    # A serial executor digests a report while it is submitted. `result` raises its error, so that
-    # no further report is read.
+    # A serial executor makes a call while it is submitted. Asking for the result at once raises the
+    # error of the call, before the next report is read.
     is_serial = isinstance(running, SerialExecutor)
     futures: list[Future[ReportDigest]] = []
     try:
         with telling_shortage():
-            for file, *decided_family in calls:
-                # An empty list, or a list of one family, which may be None.
-                is_decided = bool(decided_family)
+            for call in calls:
                 future = running.submit(
-                    digest_report, file, reading, *decided_family, is_decided=is_decided
+                    digest_report, call.file, reading, call.family, is_decided=call.is_decided
                 )
                 futures.append(future)
                 if is_serial:

@@ -62,30 +62,29 @@ def with_short_names(table: pa.Table, other_paths: Iterable[str | None] = ()) ->
 def _tables_of_rank(
     rank: Rank[ProcessDigest], summary_steps: Sequence[int] | Int64
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a rank, in the alphabet of `frame`."""
+    """Yield the rows of a rank, in alphabetical order of column ``frame``."""
     samples = _in_summary_steps(rank, rank.process.host_lines, summary_steps)
-    of_holder = _in_summary_steps(rank, rank.process.holder_lines, summary_steps)
+    samples_of_holder = _in_summary_steps(rank, rank.process.holder_lines, summary_steps)
     number = rank.number
     if samples is not None:
         yield _rows_of_stacks(number, samples, CALL, count_calls(samples))
         yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
-        counts = count_lines(samples, samples.innermost)
-        yield _rows(number, samples, INNERMOST, counts)
+        yield _rows(number, samples, INNERMOST, count_lines(samples, samples.innermost))
         yield _rows(number, samples, LET_GO, count_lines(samples, samples.let_go))
-    if of_holder is not None:
-        counts = count_lines(of_holder, of_holder.shown_line)
-        yield _rows(number, of_holder, LOCK_HOLDER, counts)
+    if samples_of_holder is not None:
+        counts_of_holder = count_lines(samples_of_holder, samples_of_holder.shown_line)
+        yield _rows(number, samples_of_holder, LOCK_HOLDER, counts_of_holder)
     if samples is not None:
-        counts = count_lines(samples, samples.in_program)
-        yield _rows(number, samples, IN_PROGRAM, counts)
+        # `IN_PROGRAM` comes behind `LOCK_HOLDER` in the alphabet.
+        yield _rows(number, samples, IN_PROGRAM, count_lines(samples, samples.in_program))
 
 
 def lock_waits_of_ranks(
     ranks: Ranks, summary_steps: Sequence[int] | Int64
 ) -> dict[int, dict[str, float]]:
-    """Return for how long each rank waits for Python's lock in idle time, by cause, ns per step.
+    """Return for how long each rank waits for Python's lock in idle time: ns per step, by cause.
 
-    Ranks of which it is not known are left out.
+    Ranks whose waits are not known, or that have no summary step, are left out.
     """
     waits_of_ranks = {}
     for rank in ranks:
@@ -94,8 +93,8 @@ def lock_waits_of_ranks(
         if waits is not None and is_in_summary.any():
             means = {}
             for cause, waits_ns in zip(HOST_CAUSES, waits.ns_by_cause, strict=True):
-                of_summary_ns = waits_ns[is_in_summary]
-                means[cause] = float(of_summary_ns.mean())
+                summary_waits_ns = waits_ns[is_in_summary]
+                means[cause] = float(summary_waits_ns.mean())
             waits_of_ranks[rank.number] = means
     return waits_of_ranks
 
@@ -108,7 +107,7 @@ def without_paths(table: HostLinesTable) -> pa.Table:
 def _in_summary_steps(
     rank: Rank[ProcessDigest], samples: HostLines | None, summary_steps: Sequence[int] | Int64
 ) -> HostLines | None:
-    """Return some samples of a rank in the summary steps; None without samples."""
+    """Return the samples of a rank that are in summary steps, None if there are none."""
     if samples is None:
         return None
     is_in_summary = are_windows_in(rank, summary_steps)
@@ -117,7 +116,11 @@ def _in_summary_steps(
 
 
 def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCounts) -> pa.Table:
-    """Return the rows of calls or functions of one rank, with whole paths as files."""
+    """Return the rows of calls or functions of one rank, with whole paths as files.
+
+    `frame` says which of both they are. Such rows have a depth in the stack. Functions also have
+    their first and last sampled line.
+    """
     rows = _rows(number, samples, frame, counts.counts)
     changed: dict[str, Any] = {"mean_depth": counts.mean_depth}
     if frame == FUNCTION:
@@ -128,12 +131,16 @@ def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCo
 
 
 def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa.Table:
-    """Return the rows of one rank and one kind of line, with whole paths as files."""
+    """Return the rows of one rank and one kind of line, with whole paths as files.
+
+    Columns about idle time are null if its causes are not known.
+    """
     n_rows = counts.line.size
     lines = samples.lines.take(pa.array(counts.line))
     columns: dict[str, Any] = {name: lines[name] for name in ("path", "line", "function")}
     columns["rank"] = np.full(n_rows, number)
     columns["frame"] = pa.repeat(frame, n_rows)
+    # `with_short_names` replaces it.
     columns["file"] = lines["path"]
     columns["last_line"] = pa.nulls(n_rows, pa.int64())
     columns["mean_depth"] = pa.nulls(n_rows, pa.float64())
@@ -142,9 +149,9 @@ def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa
         "n_idle_samples": counts.n_idle_samples,
         "n_idle_steps": counts.n_idle_windows,
     }
-    for code, cause in enumerate(HOST_CAUSES):
-        of_idle_time[f"n_{cause}_samples"] = counts.n_samples_by_cause[code]
-        of_idle_time[f"n_{cause}_steps"] = counts.n_windows_by_cause[code]
+    for cause_index, cause in enumerate(HOST_CAUSES):
+        of_idle_time[f"n_{cause}_samples"] = counts.n_samples_by_cause[cause_index]
+        of_idle_time[f"n_{cause}_steps"] = counts.n_windows_by_cause[cause_index]
     unknown = pa.nulls(n_rows, pa.int64())
     for name, values in of_idle_time.items():
         columns[name] = pa.array(values) if samples.is_cause_known else unknown

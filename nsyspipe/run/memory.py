@@ -11,13 +11,14 @@ from nsyspipe.run.sidecars import RunSidecars
 def memory_of_rank(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> dict[str, int | None]:
     """Return the columns of `schema.RANKS` about memory. What is not known is None.
 
-    Torch knows the peaks of one device. So they are not known of a process with several GPUs.
+    Torch's peaks are those of one device of a process. If a process uses several devices, it is not
+    known which one has them.
     """
     process = rank.process
     facts = rank.report.facts
     total = facts.gpu_memory(process.pid, process.device_id)
-    is_of_several = len(process.device_ids) > 1
-    peaks = MemoryPeaks() if is_of_several else _peaks_of_rank(rank, sidecars)
+    uses_several_devices = len(process.device_ids) > 1
+    peaks = MemoryPeaks() if uses_several_devices else _peaks_of_rank(rank, sidecars)
     return {
         "gpu_memory_bytes": total,
         "peak_allocated_bytes": peaks.peak_allocated_bytes,
@@ -35,13 +36,12 @@ def _headroom(total: int | None, reserved: int | None) -> int | None:
 
 
 def _peaks_of_rank(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> MemoryPeaks:
-    """Return the peaks of a rank at the end of its last capture.
+    """Return the peaks of a rank at the end of its last capture with known peaks.
 
-    Torch does not reset them between captures, so these are the largest.
+    Torch does not reset peaks between captures, so the last ones are the largest.
     """
-    peaks = MemoryPeaks()
-    for part in rank.parts:
+    for part in reversed(rank.parts):
         entry = sidecars.rank_of(part.argument, part.process.pid, is_alone=part.is_alone)
         if entry is not None and entry.memory is not None:
-            peaks = entry.memory
-    return peaks
+            return entry.memory
+    return MemoryPeaks()

@@ -82,7 +82,10 @@ _Members = Mapping[int, int | None] | Unknown
 def peer_traffic(
     ranks: RanksTable, calls: InspectedCalls | None, log: NcclLog | None
 ) -> PeerTraffic:
-    """Return the sends and receives of the ranks of `schema.RANKS` by peer."""
+    """Return the sends and receives of the ranks of `schema.RANKS` by peer.
+
+    A row needs the rank that made the calls. Its peer is null if it is not known.
+    """
     if calls is None:
         return PeerTraffic(schema.PEERS.empty())
     processes = calls.processes
@@ -94,15 +97,16 @@ def peer_traffic(
     for peers in processes:
         rank = rank_of_process.get(peers.process)
         for peer_sum in peers.sums:
-            members = members_of[peer_sum.comm_id] if rank is not None else Unknown.RANK
-            peer = _peer_of(peer_sum, members)
+            if rank is None:
+                n_unknown[Unknown.RANK] += peer_sum.n_calls
+                continue
+            peer = _peer_of(peer_sum, members_of[peer_sum.comm_id])
+            peer_rank = None if isinstance(peer, Unknown) else peer
             if isinstance(peer, Unknown):
                 n_unknown[peer] += peer_sum.n_calls
-            if rank is not None:
-                peer_rank = None if isinstance(peer, Unknown) else peer
-                key = _Key(rank, peer_rank, peer_sum.direction)
-                row = rows.setdefault(key, _Row())
-                row.add(peer_sum, is_incomplete=peer_sum.comm_id in peers.incomplete)
+            key = _Key(rank, peer_rank, peer_sum.direction)
+            row = rows.setdefault(key, _Row())
+            row.add(peer_sum, is_incomplete=peer_sum.comm_id in peers.incomplete)
     return PeerTraffic(_table_of(rows), _problem_of(processes, n_unknown))
 
 
@@ -130,8 +134,9 @@ def _problem_of(
     total = 0
     for peers in processes:
         total += sum(peer_sum.n_calls for peer_sum in peers.sums)
-    # Of equally common reasons, the most severe.
-    most_common = max(sorted(n_unknown), key=lambda unknown: n_unknown[unknown])
+    # `Unknown` has the most severe reason first. `max` takes the first of equally common reasons.
+    most_severe_first = sorted(n_unknown)
+    most_common = max(most_severe_first, key=lambda unknown: n_unknown[unknown])
     n = sum(n_unknown.values())
     return problem("nccl-inspector-peers", n=n, total=total, reason=REASONS[most_common])
 
@@ -154,13 +159,13 @@ class _Places:
 def _ranks_of_processes(
     places: _Places, processes: Iterable[InspectedProcess]
 ) -> dict[InspectedProcess, int]:
-    """Return the rank of each process that is certain to be exactly one rank."""
+    """Return the rank of each process that is certain to be one rank of the run."""
     rank_of_process: dict[InspectedProcess, int] = {}
     for process in processes:
         rank = places.only_rank(process)
         if rank is not None:
             rank_of_process[process] = rank
-    # Hosts of redacted reports have other names, so that two processes may fit a rank.
+    # Hosts of redacted reports have other names, so that several processes may fit one rank.
     n_processes = Counter(rank_of_process.values())
     return {process: rank for process, rank in rank_of_process.items() if n_processes[rank] == 1}
 
@@ -171,7 +176,7 @@ def _members_of_communicators(
     places: _Places,
     log: NcclLog | None,
 ) -> dict[str, _Members]:
-    """Return which ranks of the run the ranks of each recorded communicator are."""
+    """Return, for each recorded communicator, which ranks of the run its members are."""
     recorded: dict[str, _Recorded] = {}
     for peers in processes:
         rank = rank_of_process.get(peers.process)
@@ -205,13 +210,18 @@ class _Recorded:
 
 
 def _members_of(recorded: _Recorded, logged: Communicator | None, places: _Places) -> _Members:
-    """Return the members of a communicator by its records, else by the log."""
+    """Return the members of a communicator by its records, else by the log.
+
+    The log is used only if it has all members. Its members must not contradict the records, and
+    must be different ranks of the run.
+    """
     if recorded.is_contradictory:
         return Unknown.CONTRADICTION
+    # Without a contradiction, all records have one size.
     (n_ranks,) = recorded.sizes
     if len(recorded.claims) == n_ranks:
         return dict(recorded.claims)
-    if logged is None or not logged.n_ranks == n_ranks == len(logged.members):
+    if logged is None or logged.n_ranks != n_ranks or len(logged.members) != n_ranks:
         return Unknown.MEMBERS
     members = {
         member.rank: places.only_rank(InspectedProcess(member.host, member.pid))
@@ -219,5 +229,5 @@ def _members_of(recorded: _Recorded, logged: Communicator | None, places: _Place
     }
     is_contradicted = any(members.get(comm_rank) != rank for comm_rank, rank in recorded.claims)
     known_ranks = [rank for rank in members.values() if rank is not None]
-    is_ambiguous = len(set(known_ranks)) < len(known_ranks)
-    return Unknown.CONTRADICTION if is_contradicted or is_ambiguous else members
+    is_a_rank_repeated = len(set(known_ranks)) < len(known_ranks)
+    return Unknown.CONTRADICTION if is_contradicted or is_a_rank_repeated else members

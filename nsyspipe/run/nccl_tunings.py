@@ -48,7 +48,7 @@ def tuning_columns(rows: CommRows, calls: InspectedCalls | None) -> dict[str, pa
 def problem_of_tunings(rows: CommRows, calls: InspectedCalls | None) -> Problem | None:
     """Return the problem that operations in steps have no tuning, with the most common reason.
 
-    Return None if all have one, or without files of NCCL Inspector.
+    None if all have a tuning, or if there are no files of NCCL Inspector.
     """
     if calls is None or not rows.in_step.any():
         return None
@@ -66,21 +66,29 @@ def problem_of_tunings(rows: CommRows, calls: InspectedCalls | None) -> Problem 
 
 
 def _reasons(rows: CommRows, calls: InspectedCalls) -> Int64:
-    """Return why the tuning of each operation is not known, as an index into `_REASONS`."""
+    """Return why the tuning of each operation is not known, as an index into `_REASONS`.
+
+    The first reason that holds counts. The last one is left if no other holds.
+    """
     has_algorithm = any(tuning.algorithm for tuning in calls.tunings)
-    is_named = np.array([name in calls.comm_ids for name in rows.communicators])
-    is_one_call = (rows.n_calls == 1) & (rows.message_bytes != ABSENT)
-    conditions = [np.full(len(rows), not has_algorithm), ~is_named[rows.communicator]]
-    conditions.append(~is_one_call)
-    numbers = list(range(len(conditions)))
-    reason: Int64 = np.select(conditions, numbers, default=len(conditions))
+    is_communicator_recorded = np.array([name in calls.comm_ids for name in rows.communicators])
+    is_one_known_call = (rows.n_calls == 1) & (rows.message_bytes != ABSENT)
+    conditions = [
+        np.full(len(rows), not has_algorithm),
+        ~is_communicator_recorded[rows.communicator],
+        ~is_one_known_call,
+    ]
+    indices = list(range(len(conditions)))
+    last_reason = len(_REASONS) - 1
+    reason: Int64 = np.select(conditions, indices, default=last_reason)
     return reason
 
 
 def _tunings_of(rows: CommRows, calls: InspectedCalls) -> Int64:
     """Return the index of each operation's tuning in `calls.tunings`, `NONE` if it is not certain.
 
-    The number of the call shows the tuning, or else the size of the call.
+    The record with the number of the operation's call shows the tuning. Without such a record, all
+    calls of the same size may show it.
     """
     tuning_of_operation = np.full(len(rows), NONE)
     # Several calls in one kernel may have different tunings.
@@ -124,11 +132,11 @@ class _Records(Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: CommRows, calls: InspectedCalls) -> _Records:
-        """Return the calls of the communicators of a run."""
+        """Return the recorded calls that are made in communicators of the run."""
         index_in_run = {name: index for index, name in enumerate(rows.communicators)}
         indices = [index_in_run.get(comm_id, NONE) for comm_id in calls.comm_ids]
-        # The last entry makes an array of integers even without communicators.
-        run_index_of_comm = np.array([*indices, NONE])
+        # Of each recorded communicator, its index in the run.
+        run_index_of_comm = np.array(indices, np.int64)
         communicator_of_call = run_index_of_comm[calls.comm]
         chosen = np.flatnonzero(communicator_of_call != NONE)
         use = _use(communicator_of_call[chosen], calls.collective[chosen])
@@ -152,19 +160,20 @@ def _use(communicator: Any, collective: Any) -> Int64:  # noqa: ANN401 - arrays 
 
 
 def _are_without_gap(use: Int64, number: Int64, n_uses: int) -> Flags:
-    """Tell of each use whether every number from its first to its last one is recorded.
+    """Tell of each use whether all its calls from the first to the last are recorded.
 
-    A use without records is not whole.
+    Calls of a use are numbered. A use without records is not whole.
     """
     # A call is recorded by each of its ranks, but counts once.
     use_and_number, _ = joint_code([use, number])
     _, record_of_number = np.unique(use_and_number, return_index=True)
     n_numbers = np.bincount(use[record_of_number], minlength=n_uses)
     first = least_of(use, number, n_uses)
-    # The greatest number is the least of the negative ones.
+    # The greatest number is the least of the negated numbers.
     last = -least_of(use, -number, n_uses)
-    is_whole: Flags = n_numbers > 0
-    is_whole &= last - first == n_numbers - 1
+    n_without_gap = last - first + 1
+    has_records = n_numbers > 0
+    is_whole: Flags = has_records & (n_numbers == n_without_gap)
     return is_whole
 
 
@@ -174,24 +183,23 @@ def _by_size(operations: _Operations, records: _Records) -> Int64:
     `NONE` if they have several, or if calls of the use may not be recorded.
     """
     keys = _keys([records.use, records.call_bytes], [operations.use, operations.call_bytes])
-    tuning = _only_values(keys, records.tuning)
+    tuning = _agreed_values(keys, records.tuning)
     return np.where(records.is_whole[operations.use], tuning, NONE)
 
 
 def _by_number(operations: _Operations, records: _Records) -> Int64:
-    """Return for each operation the tuning of the recorded call with its number, else `NONE`.
+    """Return for each operation the tuning of the recorded call with the same number.
 
-    If the size of one operation differs from that of its call, the numbers of its communicator and
-    collective are not trusted.
+    `NONE` if there is no such call. If an operation and the call with its number have different
+    sizes, the numbers are not trusted for any operation of the same communicator and collective.
     """
     keys = _keys([records.use, records.number], [operations.use, operations.number])
-    tuning = _only_values(keys, records.tuning)
-    recorded_bytes = _only_values(keys, records.call_bytes)
+    tuning = _agreed_values(keys, records.tuning)
+    recorded_bytes = _agreed_values(keys, records.call_bytes)
     is_recorded = recorded_bytes != NONE
-    differs = recorded_bytes != operations.call_bytes
-    differs &= is_recorded
-    contradicted = np.unique(operations.use[differs])
-    is_trusted = ~np.isin(operations.use, contradicted)
+    has_other_size = is_recorded & (recorded_bytes != operations.call_bytes)
+    contradicted_uses = np.unique(operations.use[has_other_size])
+    is_trusted = ~np.isin(operations.use, contradicted_uses)
     return np.where(is_recorded & is_trusted, tuning, NONE)
 
 
@@ -203,25 +211,25 @@ class _Keys(Struct, frozen=True):
     n_keys: int
 
 
-def _keys(of_records: Sequence[Int64], of_operations: Sequence[Int64]) -> _Keys:
-    """Return a key for each record and each operation. Equal pairs of values have one key.
+def _keys(columns_of_records: Sequence[Int64], columns_of_operations: Sequence[Int64]) -> _Keys:
+    """Return a key for each record and each operation.
 
-    `of_records` and `of_operations` have the same two columns each.
+    Both have the same columns. Records and operations that are equal in all columns have one key.
     """
-    pairs = zip(of_records, of_operations, strict=True)
+    pairs = zip(columns_of_records, columns_of_operations, strict=True)
     columns = [np.concatenate(pair) for pair in pairs]
     key, n_keys = joint_code(columns)
-    n_records = of_records[0].size
+    n_records = columns_of_records[0].size
     return _Keys(key[:n_records], key[n_records:], n_keys)
 
 
-def _only_values(keys: _Keys, values: Int64) -> Int64:
+def _agreed_values(keys: _Keys, values: Int64) -> Int64:
     """Return for each operation the value that all records of its key have.
 
     `NONE` if the records differ, or if no record has the key. `values` are those of the records.
     """
     lowest_of_key = least_of(keys.of_records, values, keys.n_keys)
-    # The greatest value is the least of the negative ones.
+    # The greatest value is the least of the negated values.
     highest_of_key = -least_of(keys.of_records, -values, keys.n_keys)
     value_of_key = np.where(lowest_of_key == highest_of_key, lowest_of_key, NONE)
     return value_of_key[keys.of_operations]

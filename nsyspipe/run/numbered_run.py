@@ -86,16 +86,19 @@ def _with_numbers(
 ) -> list[Rank[P]]:
     """Return ranks with their numbers and the numbers of their steps, in ascending order.
 
-    `is_capture` says that the ranks have no steps.
+    `is_capture` says that the ranks have no steps. Then each capture of a rank is one window, and
+    windows are counted from 0.
     """
     if is_capture:
-        # Each capture of a rank is one window, and these are counted from 0.
         steps_of_ranks = [np.arange(len(rank.parts)) for rank in ranks]
     else:
         ordinals = step_ordinals([rank.parts for rank in ranks])
         marked_numbers = [rank.process.members["number"] for rank in ranks]
         steps_of_ranks = step_numbers(marked_numbers, ordinals)
-    # `numbering` is of ranks or of hosts. The other list is empty, for which `map` returns nothing.
+    if not ranks:
+        # `numbering` is of the hosts of the run, and this is the empty list of its ranks, or the
+        # other way round.
+        return []
     process_numbers = numbering.process_numbers
     numbered = map(with_steps, ranks, numbering.numbers, process_numbers, steps_of_ranks)
     return sorted(numbered, key=lambda rank: rank.number)

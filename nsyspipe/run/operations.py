@@ -5,7 +5,7 @@ This decides what to read of each report, who reads it, and yields results in or
 
 import contextlib
 import itertools
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -80,8 +80,8 @@ class _TextMeanings(NamedTuple):
     """What the texts of a report's ranges mean."""
 
     families: TextFamilies
-    # The phase of each text, as `phases.phase_codes` returns it.
-    phases: Int64
+    # Of each text, the phase as `phases.phase_codes` returns it.
+    phase_of_text: Int64
     # The text of each kernel name ID.
     kernel_names: Mapping[int, str]
 
@@ -96,8 +96,8 @@ def report_operations(task: ReportTask) -> list[OfRank]:
     # The tables are in the order of the fields of `_ProcessTables`.
     tables = (wanted.kernels, wanted.memcpys, wanted.memsets, wanted.ranges, wanted.launches)
     families_by_text, step_families = text_families(wanted.ranges, reading)
-    phases = phase_codes(families_by_text, reading.phases, texts_of(wanted.ranges))
-    meanings = _TextMeanings(step_families, phases, wanted.kernel_names)
+    phase_of_text = phase_codes(families_by_text, reading.phases, texts_of(wanted.ranges))
+    meanings = _TextMeanings(step_families, phase_of_text, wanted.kernel_names)
     process_ids = {rank.process_id for rank in task.ranks}
     tables_of_process = _tables_by_process(tables, process_ids)
     operations_of_ranks = []
@@ -127,19 +127,34 @@ def _operations_of_rank(
 
     If the process used several devices, only operations on the rank's device are returned.
     """
-    device_tables = [tables.kernels, tables.memcpys, tables.memsets]
-    if rank.device is not None:
-        device_tables = [rank.device.rows_of(table) for table in device_tables]
-    kernels, memcpys, memsets = device_tables
+    kernels, memcpys, memsets = _tables_of_device(rank, tables)
     launches = launch_times(tables.launches, kernels, memcpys, memsets)
     operations = device_operations(kernels, memcpys, memsets, launches, meanings.kernel_names)
     members = _members(rank, tables.ranges, meanings.families, task.family)
-    phases = phase_ranges(tables.ranges, meanings.phases, members, rank.others)
+    phases = phase_ranges(tables.ranges, meanings.phase_of_text, members, rank.others)
     if rank.backward is not None:
+        # No range marks the backward pass, but the first reading found it.
         phases["backward"] = rank.backward
     events = event_table(str(task.file), rank, operations, phases, members)
     ranges = phase_ranges_table(rank, operations, phases)
     return rank.rank, events, ranges
+
+
+class _DeviceTables(NamedTuple):
+    """The operations on one device."""
+
+    kernels: pa.Table
+    memcpys: pa.Table
+    memsets: pa.Table
+
+
+def _tables_of_device(rank: RankSteps, tables: _ProcessTables) -> _DeviceTables:
+    """Return the operations of a process on the rank's device."""
+    if rank.device is None:
+        # The process used one device.
+        return _DeviceTables(tables.kernels, tables.memcpys, tables.memsets)
+    rows_of = rank.device.rows_of
+    return _DeviceTables(rows_of(tables.kernels), rows_of(tables.memcpys), rows_of(tables.memsets))
 
 
 def _members(
@@ -147,32 +162,42 @@ def _members(
 ) -> Members:
     """Return the steps of the first reading, with their rows in the ranges that were read again.
 
-    The rows are empty if the steps are no ranges.
+    Units of a launch pattern have no such rows.
     """
-    step_rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
-        starts = ranges["start_ns"].to_numpy()
-        ends = ranges["end_ns"].to_numpy()
-        text_of_range = ranges["text"].combine_chunks().indices.to_numpy()
-        family_of_range = families.of_text[text_of_range]
-        is_of_family = family_of_range == families.names.index(family)
-        is_on_thread = ranges["thread_id"].to_numpy() == rank.thread_id
-        may_be_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
-        candidate_rows = np.flatnonzero(may_be_step)
-        # Of equal ranges, this picks the one that the first reading took.
-        picks = outermost(starts[candidate_rows], ends[candidate_rows])
-        step_rows = candidate_rows[picks]
+        step_rows = _rows_of_steps(rank, ranges, families, family)
+    else:
+        step_rows = np.empty(0, np.int64)
     return Members(rank.thread_id, step_rows, rank.starts, rank.ends)
+
+
+def _rows_of_steps(
+    rank: RankSteps, ranges: RangesOfReportTable, families: TextFamilies, family: str
+) -> Int64:
+    """Return which rows of `ranges` are the step ranges of a rank."""
+    starts = ranges["start_ns"].to_numpy()
+    ends = ranges["end_ns"].to_numpy()
+    text_of_range = ranges["text"].combine_chunks().indices.to_numpy()
+    family_of_range = families.of_text[text_of_range]
+    is_of_family = family_of_range == families.names.index(family)
+    is_on_thread = ranges["thread_id"].to_numpy() == rank.thread_id
+    may_be_step = is_of_family & is_on_thread & _are_at_steps(rank, starts, ends)
+    candidate_rows = np.flatnonzero(may_be_step)
+    # If several ranges have the same times, this picks the range that the first reading took.
+    picks = outermost(starts[candidate_rows], ends[candidate_rows])
+    return candidate_rows[picks]
 
 
 def _are_at_steps(rank: RankSteps, starts: Int64, ends: Int64) -> Flags:
     """Tell which ranges have the start and the end of a step range. There must be steps."""
-    last_step = rank.starts.size - 1
-    # The first step that starts with the range or after it. There is none behind the last step.
+    # The first step that does not start before the range.
     next_step = np.searchsorted(rank.starts, starts)
-    existing_step = np.minimum(next_step, last_step)
-    has_start: Flags = rank.starts[existing_step] == starts
-    has_end: Flags = rank.ends[existing_step] == ends
+    # A range behind the start of the last step is compared with the last step, from which it
+    # differs.
+    last_step = rank.starts.size - 1
+    compared_step = np.minimum(next_step, last_step)
+    has_start: Flags = rank.starts[compared_step] == starts
+    has_end: Flags = rank.ends[compared_step] == ends
     return has_start & has_end
 
 
@@ -217,13 +242,12 @@ def run_operations(
     Yields the number of each rank, in ascending order, with `schema.EVENTS` and
     `schema.PHASE_RANGES`.
 
-    If `steps` is passed, the operations of a rank are those that run, or begin, between the first
-    start and the last end of its windows of these steps. They may belong to any step. The phases
-    are those of these steps. A rank without such a window has no rows.
+    If `steps` is passed, the operations of a rank are those that run or begin during its windows of
+    these steps: from the start of the first window to the end of the last. The operations may
+    belong to other steps too. The phase ranges are those of the chosen steps. A rank without such a
+    window has no rows.
     """
-    if steps is not None:
-        # The first and the last step.
-        steps = check_steps(tables.steps, steps)
+    first_and_last_step = None if steps is None else check_steps(tables.steps, steps)
     cross_rank = tables.cross_rank
     seqs = places_in_steps(cross_rank)
     all_times = _CommTimes(cross_rank.rows.start_ns, cross_rank.rows.end_ns, seqs)
@@ -232,15 +256,15 @@ def run_operations(
         if ranks is not None and rank.number not in ranks:
             continue
         times_of_rank = all_times.take(rows_of_rank)
-        for capture, times in _captures(rank, times_of_rank):
-            rank_steps = _rank_steps(capture, times, steps)
+        for capture, times in _split_by_capture(rank, times_of_rank):
+            rank_steps = _rank_steps(capture, times, first_and_last_step)
             part = _RankPart(capture, rank_steps)
             parts_of_report.setdefault(capture.argument, []).append(part)
     tasks = [_task(parts, reading) for parts in parts_of_report.values()]
     return _in_order(tasks, jobs, executor)
 
 
-def _captures(
+def _split_by_capture(
     rank: Rank[ProcessDigest], times: _CommTimes
 ) -> Iterator[tuple[Rank[ProcessDigest], _CommTimes]]:
     """Yield each capture of a rank with the times of its communication operations.
@@ -251,11 +275,10 @@ def _captures(
     for capture in rank.parts[1:]:
         start_ns, _ = capture.span
         later_starts_ns.append(start_ns)
-    # The operations of a capture end where those of the next capture begin.
     first_rows_of_later = np.searchsorted(times.starts_ns, later_starts_ns).tolist()
-    n_operations = times.starts_ns.size
-    starts_and_ends = itertools.pairwise([0, *first_rows_of_later, n_operations])
-    for capture, (start_row, end_row) in zip(rank.parts, starts_and_ends, strict=True):
+    # The rows of a capture lie between two edges, of which the last is the number of all rows.
+    edges = [0, *first_rows_of_later, times.starts_ns.size]
+    for capture, (start_row, end_row) in zip(rank.parts, itertools.pairwise(edges), strict=True):
         yield capture, times.take(slice(start_row, end_row))
 
 
@@ -266,8 +289,8 @@ def _in_order(
 
     A result is kept until the results of all lower ranks have been yielded.
     """
-    # By rank number, the captures that have been read and not yielded.
-    ready: dict[int, list[OfRank]] = {}
+    # By rank number, the captures that have been read and not yielded yet.
+    ready: defaultdict[int, list[OfRank]] = defaultdict(list)
     captured_ranks = itertools.chain.from_iterable(task.ranks for task in tasks)
     n_captures_of_rank = Counter(rank.rank for rank in captured_ranks)
     submitted: deque[Future[list[OfRank]]] = deque()
@@ -275,14 +298,14 @@ def _in_order(
     with _running(tasks, jobs, executor) as (running, max_submitted), telling_shortage():
         try:
             for number in sorted(n_captures_of_rank):
-                captures = ready.setdefault(number, [])
-                while len(captures) < n_captures_of_rank[number]:
-                    for task in itertools.islice(remaining_tasks, max_submitted - len(submitted)):
+                while len(ready[number]) < n_captures_of_rank[number]:
+                    n_free = max_submitted - len(submitted)
+                    for task in itertools.islice(remaining_tasks, n_free):
                         submitted.append(_submit(task, running))
-                    # This may fill `captures`, which is the list of this rank in `ready`.
+                    # This waits for the task that was submitted first.
                     for operations in submitted.popleft().result():
                         rank_number, _, _ = operations
-                        ready.setdefault(rank_number, []).append(operations)
+                        ready[rank_number].append(operations)
                 yield _joined_captures(ready.pop(number))
         finally:
             # The caller has stopped, or a task has failed. Nobody needs the other results.
@@ -310,22 +333,23 @@ def _running(
 ) -> Iterator[tuple[Executor, int]]:
     """Yield the executor that runs the tasks, and how many tasks may be submitted at once.
 
-    This is the executor of the caller, if it is open. Else threads of this process run the tasks.
+    It is the executor of the caller, if there is an open one. Else threads of this process run the
+    tasks. Some more tasks are submitted than can run at once, so that no worker waits for the next.
     """
     if executor is not None and _takes_work(executor):
         n_workers = jobs or _DEFAULT_JOBS
-        # One task waits for the first free worker.
-        yield executor, n_workers + 1
+        n_waiting = 1
+        yield executor, n_workers + n_waiting
         return
     # Without a span, all operations of a report are read.
-    is_whole = any(task.wanted.span is None for task in tasks)
-    weight = _MEMORY_WEIGHT_OF_WHOLE if is_whole else 1
+    reads_whole_report = any(task.wanted.span is None for task in tasks)
+    weight = _MEMORY_WEIGHT_OF_WHOLE if reads_whole_report else 1
     weighted_sizes = [weight * size_of(task.file) for task in tasks]
     n_jobs = jobs_for(weighted_sizes, jobs)
     if n_jobs == 1:
         yield SerialExecutor(), 1
         return
-    n_ahead = _N_WHOLE_AHEAD if is_whole else _N_PARTS_AHEAD
+    n_ahead = _N_WHOLE_AHEAD if reads_whole_report else _N_PARTS_AHEAD
     # SQLite, Arrow and numpy, which take most of the time, let other threads run.
     with ThreadPoolExecutor(n_jobs) as threads:
         yield threads, n_jobs + n_ahead
@@ -349,8 +373,9 @@ def _rank_steps(
 ) -> RankSteps:
     """Return what the first reading found about a capture of a rank.
 
-    `times` are those of its communication operations. If `steps` are the first and the last step
-    that are wanted, only operations in their time are returned.
+    `times` are those of its communication operations, in aligned time. `steps` are the first and
+    the last wanted step, or None if all steps are wanted. Only communication in the time of the
+    wanted steps is returned.
     """
     members = capture.process.members
     starts_ns = members["start_ns"].to_numpy()
@@ -358,15 +383,17 @@ def _rank_steps(
     n_ranges = starts_ns.size
     numbers = capture.steps
     windows = _windows(capture.process.windows)
-    times = times.in_report_time(capture.shift_ns)
-    span = None
-    if steps is not None:
+    times_in_report = times.in_report_time(capture.shift_ns)
+    if steps is None:
+        span = None
+        wanted_times = times_in_report
+    else:
         step_of_window = numbers[windows.member]
         is_chosen_window = _are_between(step_of_window, steps)
         span = _hull(windows.starts, windows.ends, is_chosen_window)
-        wanted_rows = overlapping_rows(times.starts_ns, times.ends_ns, span)
-        times = times.take(wanted_rows)
-    # A capture without steps has a number, but no range.
+        wanted_rows = overlapping_rows(times_in_report.starts_ns, times_in_report.ends_ns, span)
+        wanted_times = times_in_report.take(wanted_rows)
+    # A capture without steps has one number, but no step range.
     is_chosen = _are_between(numbers[:n_ranges], steps)
     thread_id = _thread_of_steps(capture)
     return RankSteps(
@@ -380,13 +407,14 @@ def _rank_steps(
         windows=windows,
         is_chosen=is_chosen,
         span=span,
-        comm_starts=times.starts_ns,
-        comm_ends=times.ends_ns,
-        seqs=times.seqs,
+        comm_starts=wanted_times.starts_ns,
+        comm_ends=wanted_times.ends_ns,
+        seqs=wanted_times.seqs,
     )
 
 
 def _windows(table: pa.Table) -> Windows:
+    """Return the windows in the table of a process digest."""
     member = table["member"].to_numpy()
     starts = table["start_ns"].to_numpy()
     ends = table["end_ns"].to_numpy()
@@ -420,7 +448,7 @@ def _are_between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
 def _hull(starts: Int64, ends: Int64, is_chosen: Flags) -> tuple[int, int]:
     """Return the first start and the last end of the chosen intervals.
 
-    Without a chosen interval, it is a span that holds no time.
+    If no interval is chosen, returns `_EMPTY_SPAN`, in which no time lies.
     """
     if not is_chosen.any():
         return _EMPTY_SPAN
@@ -436,7 +464,7 @@ def _task(parts: Sequence[_RankPart], reading: Reading) -> ReportTask:
     starts = np.concatenate([steps.starts for steps in steps_of_ranks])
     ends = np.concatenate([steps.ends for steps in steps_of_ranks])
     is_chosen = np.concatenate([steps.is_chosen for steps in steps_of_ranks])
-    # From the first start to the last end of the wanted steps on the host.
+    # The time of the wanted step ranges on the host.
     host_span = _hull(starts, ends, is_chosen) if is_chosen.any() else None
     device_span = _device_span(parts)
     threads: set[int] = set()
@@ -467,20 +495,20 @@ def _device_span(parts: Sequence[_RankPart]) -> tuple[int, int] | None:
     spans = [steps.span for steps in all_steps if steps.span is not None]
     if not spans:
         return None
-    first_ns = [first for first, _ in spans]
-    last_ns = [last for _, last in spans]
+    starts_ns = [start_ns for start_ns, _ in spans]
+    ends_ns = [end_ns for _, end_ns in spans]
     for part in parts:
         members = part.rank.process.members.filter(part.steps.is_chosen)
-        start_ns = members["device_start_ns"].drop_null()
-        end_ns = members["device_end_ns"].drop_null()
-        first_ns += start_ns.to_pylist()
-        # The last operation may take no time. Its start is then its end, which must be in the span.
-        last_ns += pc.add(end_ns, 1).to_pylist()
-    calls_with_copies = parts[0].rank.report.called.launches
-    if calls_with_copies.num_rows:
+        starts_ns += members["device_start_ns"].drop_null().to_pylist()
+        device_ends_ns = members["device_end_ns"].drop_null()
+        # The last operation may take no time, and would begin at the end of the span, outside it.
+        ends_ns += pc.add(device_ends_ns, 1).to_pylist()
+    # All parts are of one report.
+    launches_of_copies = parts[0].rank.report.called.launches
+    if launches_of_copies.num_rows:
         # A collective that is made of copies needs all its copies, or it would be too short.
         for steps in all_steps:
             if steps.comm_starts.size:
-                first_ns.append(int(steps.comm_starts.min()))
-                last_ns.append(int(steps.comm_ends.max()))
-    return min(first_ns), max(last_ns)
+                starts_ns.append(int(steps.comm_starts.min()))
+                ends_ns.append(int(steps.comm_ends.max()))
+    return min(starts_ns), max(ends_ns)

@@ -4,7 +4,6 @@ It has windows of steps, phases, kernels and communication. A process without de
 only its host steps.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -81,6 +80,8 @@ MAX_UNREPORTED_CLOCK_ERROR_NS = 1_000_000
 # such as an optimizer. Ranges of one pass, or of some of the steps, leave out 17 to 99%.
 MAX_SHARE_BETWEEN_STEPS = 0.1
 _HOST_TIMES = ("host_launch_ns", "host_input_ns", "host_lead_ns")
+# What `_measure_idle` finds only if times of host and device can be compared, besides causes.
+_COLUMNS_BY_HOST_TIMES = ("idle_late_start_ns", "exposed_late_comm_ns", "exposed_alloc_ns")
 _Phases: TypeAlias = Mapping[str, PhaseRanges]
 # Of windows, by name of the column. None if not known.
 _Columns: TypeAlias = dict[str, Int64 | Flags | None]
@@ -94,7 +95,7 @@ class PythonEvents(Struct, frozen=True):
     # `canonical.PYTHON_SAMPLES` of the main thread, and of the only other thread while it holds
     # Python's lock; None if there are none.
     samples: PythonSamplesOfReportTable | None = None
-    samples_of_other: PythonSamplesOfReportTable | None = None
+    samples_of_other_thread: PythonSamplesOfReportTable | None = None
     # who waits for Python's lock, or None if this or calls were not recorded
     lock: ProcessLock | None = None
 
@@ -140,23 +141,25 @@ class _ProcessTables(Struct, frozen=True):
     waits: pa.Table
     calls: pa.Table | None
     python_samples: PythonSamplesOfReportTable | None
-    samples_of_other: PythonSamplesOfReportTable | None
+    samples_of_other_thread: PythonSamplesOfReportTable | None
     lock_ranges: LockRangesOfReportTable | None
     memory_calls: MemoryCallsOfReportTable | None
 
 
 def process_events(capture: Capture, shares: Mapping[int, ProcessShare]) -> Iterator[ProcessEvents]:
-    """Yield the events of each rank, in the order of `devices.operations_by_process`.
+    """Yield the events of each rank, in the order of `shares`.
 
-    `shares` has the operations of each process by its ID, and of each rank of the process.
+    `shares` has, by process ID, the operations of the whole process and of each of its ranks.
     """
     names = capture.operations.names
     tables_of_processes = _tables_of_processes(capture, [*shares])
     for process_id, process_tables in zip(shares, tables_of_processes, strict=True):
         share = shares[process_id]
-        messages = None
-        if len(share.ranks) > 1:
-            messages = messages_of(share.whole, names, process_tables.payloads)
+        # Payloads are of the whole process. So those of several ranks must be told apart.
+        has_several_ranks = len(share.ranks) > 1
+        messages = (
+            messages_of(share.whole, names, process_tables.payloads) if has_several_ranks else None
+        )
         for rank_index, rank in enumerate(share.ranks):
             events = _events_of_rank(process_id, share, rank, process_tables, messages)
             if rank_index > 0:
@@ -171,24 +174,28 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
     recorded = capture.recorded
     has_copy_kinds = recorded.memcpy and recorded.kinds
     blocking_copies = calls.blocking_copies if has_copy_kinds else None
-    # In the order of the fields of `_ProcessTables`.
-    tables = (
-        capture.ranges.table,
-        capture.payloads.table,
-        calls.blocking,
-        blocking_copies,
-        calls.waits,
-        calls.all,
-        _recorded_samples(capture.python.samples),
-        _recorded_samples(capture.python.samples_of_others),
-        capture.python.lock_ranges,
-        capture.memory.table,
-    )
-    tables_by_process = [by_process(table, process_ids) for table in tables]
-    return itertools.starmap(_ProcessTables, zip(*tables_by_process, strict=True))
+    python_samples = _recorded_samples(capture.python.samples)
+    samples_of_other_thread = _recorded_samples(capture.python.samples_of_others)
+    tables_of_report = {
+        "ranges": capture.ranges.table,
+        "payloads": capture.payloads.table,
+        "blocking_calls": calls.blocking,
+        "blocking_copies": blocking_copies,
+        "waits": calls.waits,
+        "calls": calls.all,
+        "python_samples": python_samples,
+        "samples_of_other_thread": samples_of_other_thread,
+        "lock_ranges": capture.python.lock_ranges,
+        "memory_calls": capture.memory.table,
+    }
+    # Of each table, the rows of each process.
+    rows_by_process = [by_process(table, process_ids) for table in tables_of_report.values()]
+    for tables_of_process in zip(*rows_by_process, strict=True):
+        yield _ProcessTables(**dict(zip(tables_of_report, tables_of_process, strict=True)))
 
 
 def _recorded_samples(samples: PythonSamplesOfReportTable) -> PythonSamplesOfReportTable | None:
+    """Return the samples, None if there are none."""
     return samples if samples.num_rows else None
 
 
@@ -201,18 +208,19 @@ def _events_of_rank(
 ) -> ProcessEvents:
     """Return the events of one rank of a process.
 
-    `process` has the tables of the process. `messages` has a row for each communication operation
-    of the process, of which only those of the rank are kept. It is None if the process has one
-    rank.
+    `share` has the operations of the process, and `process` its tables. `messages` has a row for
+    each communication operation of the process, of which the rank gets its own. `messages` is None
+    if the process has one rank.
     """
     operations = rank.operations
     device = rank.device
     device_id = None if device is None else device.device_id
     clock = clock_of_device(operations, process.waits, process.calls, device_id)
+    rank_messages = messages
     if messages is not None:
         is_message_of_rank = rank.is_of_rank[share.whole.is_comm]
-        messages = messages.filter(pa.array(is_message_of_rank))
-    # A rank without operations that need a launch misses none.
+        rank_messages = messages.filter(pa.array(is_message_of_rank))
+    # A rank misses launches only if it has operations that need one, and none of them has one.
     n_launchable = operations.n_launchable
     has_launches = n_launchable == 0 or operations.n_without_launch < n_launchable
     blocking_copies = _copies_of_rank(process.blocking_copies, device)
@@ -225,7 +233,7 @@ def _events_of_rank(
         clock=clock,
         device=device,
         process_devices=share.whole.devices,
-        messages=messages,
+        messages=rank_messages,
         strays=share.strays,
         device_waits=waits,
         **_fields_of_process(process),
@@ -253,7 +261,7 @@ def _python_of_process(process: _ProcessTables) -> PythonEvents:
     lock_ranges = process.lock_ranges
     if lock_ranges is not None and lock_ranges.num_rows and process.calls is not None:
         lock = ProcessLock(lock_ranges, process.calls)
-    return PythonEvents(process.python_samples, process.samples_of_other, lock)
+    return PythonEvents(process.python_samples, process.samples_of_other_thread, lock)
 
 
 def _waits_of_rank(
@@ -355,7 +363,7 @@ class ProcessDigest(_Process, frozen=True):
     # the part of it that is of blocking copies from the host
     of_copies_ns_by_call: dict[str, Int64]
     # when communication ran while compute ran, report time
-    hidden: NarrowIntervals
+    overlap: NarrowIntervals
     # when the phases run on the device, report time
     stretches: Stretches
     # the other threads whose ranges are phases too
@@ -393,15 +401,15 @@ class HostDigest(_Process, frozen=True):
 def digest_process(
     events: ProcessEvents,
     steps: ProcessSteps,
-    between: Inputs,
+    inputs_between: Inputs,
     capture: Capture,
     *,
     is_one_window: bool,
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one rank to its digest. Returns the digest, and problems that say what it lacks.
 
-    `between` is what the host does between the rank's steps. If `is_one_window`, the capture is the
-    rank's only window, and no step is missed.
+    `inputs_between` is when the host gets input between the rank's steps. `is_one_window` says that
+    the whole capture is the only window. Then there are no problems of steps.
     """
     operations = events.operations
     members = steps.members
@@ -410,7 +418,7 @@ def digest_process(
     if steps.backward is not None:
         phases["backward"] = steps.backward
     work = _RankWork.of(events, capture, windows, steps, phases)
-    measures = _measure_rank(work, between)
+    measures = _measure_rank(work, inputs_between)
     digest = ProcessDigest(
         candidates=tuple(steps.candidates),
         members=_members_table(events, members),
@@ -423,9 +431,8 @@ def digest_process(
     problems += _problems_of_events(events, windows)
     if not is_one_window:
         problems += _problems_of_steps(events, members, windows, phases)
-    device_id = digest.device_id
-    problems_of_device = [replace(each, device_id=device_id) for each in problems]
-    return digest, problems_of_device
+    problems_with_device = [replace(each, device_id=digest.device_id) for each in problems]
+    return digest, problems_with_device
 
 
 def _describe_rank(events: ProcessEvents, recorded: Recorded) -> dict[str, Any]:
@@ -445,21 +452,23 @@ def _describe_rank(events: ProcessEvents, recorded: Recorded) -> dict[str, Any]:
 
 def _count_operations(operations: ProcessOperations, recorded: Recorded) -> dict[str, int | None]:
     """Return the fields of `ProcessDigest` that are counts, None for what was not recorded."""
-    n_kernels = n_comm = n_dtod = None
-    if recorded.kernels:
-        n_kernels = operations.kernel_start.size
-        if recorded.names:
-            n_comm = int(np.count_nonzero(operations.is_comm))
-    if recorded.memcpy and recorded.kinds:
-        is_dtod = operations.copy_kind == DTOD_KIND
-        n_dtod = int(np.count_nonzero(is_dtod))
-    return {"n_kernels": n_kernels, "n_comm": n_comm, "n_dtod": n_dtod}
+    has_kernels = recorded.kernels
+    has_named_kernels = has_kernels and recorded.names
+    has_copy_kinds = recorded.memcpy and recorded.kinds
+    n_comm = int(np.count_nonzero(operations.is_comm))
+    n_dtod = int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
+    return {
+        "n_kernels": operations.kernel_start.size if has_kernels else None,
+        "n_comm": n_comm if has_named_kernels else None,
+        "n_dtod": n_dtod if has_copy_kinds else None,
+    }
 
 
 def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
     """Return the step ranges of a rank, with the hull of what each launched on the device.
 
-    The hull is from the first start to the last end. It is null if a step launched nothing.
+    The hull is from the first start to the last end of these operations. It is null if the step
+    launched nothing.
     """
     operations = events.operations
     kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
@@ -489,10 +498,7 @@ def _launched_kernels(operations: ProcessOperations, members: Members) -> Int64:
 def _problems_of_steps(
     events: ProcessEvents, members: Members, windows: Windows, phases: _Phases
 ) -> Iterator[Problem]:
-    """Yield the problems of steps without window, and of launches between steps.
-
-    Another problem is a backward pass that nothing shows.
-    """
+    """Yield the problems of steps without window, launches between steps, and no backward pass."""
     yield from _problems_of_windows(events, members, windows)
     yield from _problems_between_steps(events, members)
     has_backward = phases["backward"].starts.size > 0
@@ -516,8 +522,8 @@ def _problems_of_windows(
     n_without_window = members_without_window.size
     if n_without_window:
         n_kernels_of_member = _launched_kernels(events.operations, members)
-        has_kernels = n_kernels_of_member[members_without_window].any()
-        why = _NO_KERNEL_LATER if has_kernels else _NO_KERNEL_LAUNCHED
+        is_any_kernel_launched = n_kernels_of_member[members_without_window].any()
+        why = _NO_KERNEL_LATER if is_any_kernel_launched else _NO_KERNEL_LAUNCHED
         yield problem("step-without-window", process_id=process_id, n=n_without_window, why=why)
 
 
@@ -530,34 +536,32 @@ class _LaunchesBetween(Struct, frozen=True):
 
 
 def _count_launches_between(launches: Int64, members: Members) -> _LaunchesBetween:
-    """Count the sorted launches that are in no step range, from the first step to the last."""
-    # Start and end of the first step, then of the second step, and so on.
-    starts_and_ends = np.stack((members.starts, members.ends), axis=1)
-    edges = starts_and_ends.ravel()
-    n_before_edge = np.searchsorted(launches, edges)
-    # In turn, the launches in a step, and those from its end to the start of the next.
-    n_from_edge_to_edge = np.diff(n_before_edge)
-    n_between = n_from_edge_to_edge[1::2].sum()
-    n_all = n_from_edge_to_edge.sum()
+    """Count the sorted launches between the end of a step range and the start of the next."""
+    n_before_start = np.searchsorted(launches, members.starts)
+    n_before_end = np.searchsorted(launches, members.ends)
+    n_between = (n_before_start[1:] - n_before_end[:-1]).sum()
+    n_in_steps = (n_before_end - n_before_start).sum()
+    n_all = n_between + n_in_steps
+    # Without launches, 0 / 1 is the share 0.
     share = n_between / max(n_all, 1)
     return _LaunchesBetween(n_between, share)
 
 
 def _problems_between_steps(events: ProcessEvents, members: Members) -> Iterator[Problem]:
-    """Yield the problem that a large share of kernels is launched between steps.
+    """Yield the problem that many kernels, or many communication kernels, are between steps.
 
-    The share is that of all kernels, or that of communication if it is larger.
+    The problem has the share of all kernels, even if only that of communication is large.
     """
     operations = events.operations
     launches = _launches_of_kernels(operations)
     is_comm = operations.is_comm[: launches.size]
-    between = _count_launches_between(launches, members)
+    all_between = _count_launches_between(launches, members)
     comm_between = _count_launches_between(launches[is_comm], members)
-    share_between = max(between.share, comm_between.share)
-    if share_between > MAX_SHARE_BETWEEN_STEPS:
+    larger_share = max(all_between.share, comm_between.share)
+    if larger_share > MAX_SHARE_BETWEEN_STEPS:
         n_comm = comm_between.n_launches
         code = "comm-between-steps" if n_comm else "launches-between-steps"
-        percent = f"{100 * between.share:.0f}"
+        percent = f"{100 * all_between.share:.0f}"
         yield problem(code, process_id=events.process_id, percent=percent, n_comm=n_comm)
 
 
@@ -584,17 +588,17 @@ def _runs_mostly_in_graphs(operations: ProcessOperations) -> bool:
 def member_columns(ranges: RangesOfReportTable, members: Members) -> dict[str, Any]:
     """Return the columns that every digest has of its members: ``number`` and host times.
 
-    The number is that in the text of the step range.
+    If the members are step ranges, the number is the one in the text of the range. Else they are
+    units of a launch pattern, and are counted from 0.
     """
     n_members = members.starts.size
-    have_ranges = members.rows.size == n_members
-    if have_ranges:
+    are_ranges = members.rows.size == n_members
+    if are_ranges:
         rows = pa.array(members.rows)
         texts = ranges["text"].take(rows)
         step_numbers = [step_number(text) for text in texts.to_pylist()]
         numbers = pa.array(step_numbers, pa.int64())
     else:
-        # A launch pattern shows the members, which are counted from 0.
         numbers = pa.array(np.arange(n_members))
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
@@ -602,9 +606,10 @@ def member_columns(ranges: RangesOfReportTable, members: Members) -> dict[str, A
 def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
     """Tell whether times of device and host can be compared.
 
-    They can if the error between the clocks is small, is not known, or is less than the median
-    window. Without windows, they can too.
+    They can unless the error between the clocks is known, large, and at least as long as the median
+    window.
     """
+    # The clocks differ by a value in a span, so the length of the span is the error.
     error_ns = clock.span_ns
     if error_ns is None or error_ns <= MAX_UNREPORTED_CLOCK_ERROR_NS:
         return True
@@ -615,9 +620,9 @@ def _are_clocks_comparable(clock: DeviceClock, windows: Windows) -> bool:
 
 
 def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    """Yield the problems of clocks that are apart, and of launches that are missing.
+    """Yield the problems of the clock, of missing launches, and of stray devices.
 
-    Another problem is a device that is used, but is no rank.
+    A stray device is one that the process used so little that it is no rank.
     """
     yield from _problems_of_clock(events, windows)
     process_id = events.process_id
@@ -633,12 +638,12 @@ def _problems_of_events(events: ProcessEvents, windows: Windows) -> Iterator[Pro
 
 
 def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Problem]:
-    """Yield that the device's clock was corrected by the host's, and that its error is large."""
+    """Yield that the clock of a device was corrected, and that its error is large."""
     clock = events.clock
+    # The clocks differ by a value in a span, so the length of the span is the error.
     error_ns = clock.span_ns
-    device = "the device"
-    if events.device is not None:
-        device = f"device {events.device.device_id}"
+    # A process with one device needs no number of it.
+    device = "the device" if events.device is None else f"device {events.device.device_id}"
     facts: dict[str, Any] = {"device": device, "process_id": events.process_id}
     if clock.offset_ns:
         offset_ms = f"{clock.offset_ns / 1e6:+,.3f}"
@@ -725,10 +730,10 @@ class _MeasuredWindows(Struct, frozen=True):
     lock_waits: LockWaits | None
 
 
-def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
+def _measure_rank(work: _RankWork, inputs_between: Inputs) -> dict[str, Any]:
     """Return the fields of `ProcessDigest` that are measured.
 
-    `between` is what the host does between steps.
+    `inputs_between` is when the host gets input between steps.
     """
     operations = work.operations
     windows = work.windows
@@ -738,9 +743,9 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
     compute_stream_id = None
     if work.has_named_kernels:
         compute_stream_id = compute_stream(operations, comm_streams)
-    measured = _measure_windows(work, between)
-    columns = measured.columns.copy()
-    columns |= _measure_comm_and_graphs(work, comm_streams, compute_stream_id)
+    measured = _measure_windows(work, inputs_between)
+    columns_of_comm_and_graphs = _measure_comm_and_graphs(work, comm_streams, compute_stream_id)
+    columns = measured.columns | columns_of_comm_and_graphs
     costs_by_phase = _measure_phases(work, measured.idle_ns_by_phase)
     comm = _list_comm_operations(work)
     windows_table = _windows_table(columns, len(windows))
@@ -753,7 +758,7 @@ def _measure_rank(work: _RankWork, between: Inputs) -> dict[str, Any]:
         "phases": phases,
         "blocked_ns_by_call": measured.causes.by_call,
         "of_copies_ns_by_call": measured.causes.of_copies_by_call,
-        "hidden": NarrowIntervals.of(work.device.hidden),
+        "overlap": NarrowIntervals.of(work.device.hidden),
         "stretches": stretches,
         **_measure_kernels(work),
         **_measure_python(work, measured),
@@ -796,28 +801,31 @@ def _find_host_lines(work: _RankWork, causes: IdleCauses) -> HostLines | None:
 def _find_holder_lines(work: _RankWork, measured: _MeasuredWindows) -> HostLines | None:
     """Return where the only other Python thread was while the launching thread waited for the lock.
 
-    None if there are no such samples, or if several threads hold the lock.
+    Only samples in idle time of the windows count. None if there are none, or if several threads
+    hold the lock.
     """
-    samples = work.events.python.samples_of_other
+    samples = work.events.python.samples_of_other_thread
     waits = measured.lock_waits
     if samples is None or waits is None or not waits.has_one_holder:
         return None
-    # Waits are in the time of the device, and samples in that of the host.
+    # Waits are on the clock of the device, and samples on that of the host.
     device_times_ns = samples["time_ns"].to_numpy() + work.offset_ns
     is_during_wait = waits.times.contains(device_times_ns)
     samples_during_waits = samples.filter(pa.array(is_during_wait))
-    thread = _thread_of(work, samples_during_waits)
-    idle = measured.causes.times
-    holder_lines = find_host_lines(thread, work.windows, idle, work.offset_ns)
+    other_thread = _thread_of(work, samples_during_waits)
+    idle_times_of_causes = measured.causes.times
+    holder_lines = find_host_lines(other_thread, work.windows, idle_times_of_causes, work.offset_ns)
     return holder_lines if holder_lines.window.size else None
 
 
 def _thread_of(work: _RankWork, samples: PythonSamplesOfReportTable) -> PythonThread:
+    """Return a Python thread by its samples, with the lines and frames that samples refer to."""
     python = work.capture.python
     return PythonThread(samples, python.lines, python.frames)
 
 
 def _list_comm_operations(work: _RankWork) -> CommOperations:
+    """Return the communication operations of a rank."""
     names = work.capture.operations.names
     events = work.events
     return comm_operations(
@@ -845,10 +853,10 @@ def _windows_table(columns: _Columns, n_windows: int) -> pa.Table:
     return pa.table(arrays)
 
 
-def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
+def _measure_windows(work: _RankWork, inputs_between: Inputs) -> _MeasuredWindows:
     """Return the breakdown of each window, the causes of its idle time, and host times.
 
-    `between` is what the host does between steps.
+    `inputs_between` is when the host gets input between steps.
     """
     device = work.device
     windows = work.windows
@@ -856,12 +864,14 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     has_launches = bool(work.operations.n_launched)
     is_kernel_in_backward = work.in_backward(work.kernel_phase) if has_launches else None
     measures = breakdown(device, is_kernel_in_backward, recorded)
-    inputs = _inputs_of_host(work, between)
+    is_exposed_comm_known = measures["exposed_comm_ns"] is not None
+    inputs = _inputs_of_host(work, inputs_between)
     measured_idle = _measure_idle(work, measures["idle_ns"], inputs)
     causes = measured_idle.causes
-    if measures["exposed_comm_ns"] is None or not has_launches:
-        causes.columns["exposed_late_comm_ns"] = None
     measures |= causes.columns
+    if not (is_exposed_comm_known and has_launches):
+        # It is a part of the exposed communication, and needs the times of launches.
+        measures["exposed_late_comm_ns"] = None
     is_copy_in_backward = work.in_backward(work.copy_phase)
     measures |= grad_copies(device, is_copy_in_backward, recorded)
     measures |= blocking_copies(device, work.events.blocking_copies, recorded)
@@ -880,22 +890,23 @@ def _measure_windows(work: _RankWork, between: Inputs) -> _MeasuredWindows:
     )
 
 
-def _inputs_of_host(work: _RankWork, between: Inputs) -> Inputs:
+def _inputs_of_host(work: _RankWork, inputs_between: Inputs) -> Inputs:
     """Return when the host was getting input: in ranges of the data phase, or in quiet times.
 
-    Ranges of the data phase are in steps or between them. In a quiet time between two steps, the
-    thread is in no range and no call. `between` has what is between steps.
+    Ranges of the data phase are in steps or between steps. Quiet times are only between steps. In a
+    quiet time, the thread is in no range, in no call, and does not wait for Python's lock.
+    `inputs_between` has both of them between steps, as far as ranges and calls show.
     """
-    quiet = between.quiet
     lock = work.events.python.lock
-    if lock is not None:
-        # A thread that waits for the lock gets no input.
+    if lock is None:
+        quiet = inputs_between.quiet
+    else:
         waits = waits_of_thread(lock, work.steps.members.thread_id)
-        quiet = quiet.without(waits)
+        quiet = inputs_between.quiet.without(waits)
     data_phase = work.phases["data"]
-    in_steps = union(data_phase.starts, data_phase.ends)
-    in_data_phase = union_of(in_steps, between.data)
-    return Inputs(in_data_phase, quiet)
+    data_in_steps = union(data_phase.starts, data_phase.ends)
+    data = union_of(data_in_steps, inputs_between.data)
+    return Inputs(data=data, quiet=quiet)
 
 
 def _measure_comm_and_graphs(
@@ -903,8 +914,8 @@ def _measure_comm_and_graphs(
 ) -> dict[str, Int64 | None]:
     """Return columns of windows for communication, CUDA graphs and the overhead of nsys.
 
-    Those of communication are its time on the compute stream, and its delays. `comm_streams` has
-    the stream of each communication kernel.
+    The columns of communication are its time on the compute stream, and its delays. They are None
+    if kernels have no names. `comm_streams` has the stream of each communication kernel.
     """
     operations = work.operations
     windows = work.windows
@@ -912,12 +923,16 @@ def _measure_comm_and_graphs(
     graph_starts = operations.kernel_start[is_graph]
     graph_ends = operations.kernel_end[is_graph]
     graph_ns = windows.covered(union(graph_starts, graph_ends))
-    on_compute_stream_ns = delay_ns = overhead_ns = None
     if work.has_named_kernels:
         on_compute_stream_ns = comm_on_stream(operations, comm_streams, compute_stream_id, windows)
         delay_ns = comm_delays(operations, work.device.comm, windows)
+    else:
+        on_compute_stream_ns = None
+        delay_ns = None
     overhead = work.capture.overhead
-    if overhead is not None:
+    if overhead is None:
+        overhead_ns = None
+    else:
         starts, ends = overhead.of_process(work.events.process_id)
         overhead_ns = windows.covered(union(starts, ends))
     return {
@@ -933,7 +948,7 @@ def _measure_phases(work: _RankWork, idle_ns_by_phase: Sequence[Int64]) -> dict[
     members = work.steps.members
     copies = work.events.blocking_copies
     costs_by_phase = {}
-    # `work.phases` is in the order of `PHASES`, by whose index operations have their phase.
+    # `work.phases` is in the order of `PHASES`. Kernels and copies have the index of their phase.
     for phase_index, phase in enumerate(work.phases):
         ranges = work.phases[phase]
         columns = phase_costs(
@@ -982,7 +997,7 @@ class _MeasuredIdle(Struct, frozen=True):
 def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _MeasuredIdle:
     """Return the causes of idle time, and the idle time of each phase.
 
-    `idle_ns` is the idle time of each window, and `inputs` are in the time of the host. The causes
+    `idle_ns` is the idle time of each window, and `inputs` are on the clock of the host. The causes
     are unknown if the clocks of device and host cannot be compared.
     """
     events = work.events
@@ -995,16 +1010,18 @@ def _measure_idle(work: _RankWork, idle_ns: Int64 | None, inputs: Inputs) -> _Me
     device_inputs = _shift_inputs(inputs, offset_ns)
     blocking_calls = _shift_calls(events.blocking_calls, offset_ns)
     causes = idle_causes(gaps, windows, known_idle_ns, device_inputs, blocking_calls)
-    late_start_ns = exposed_late_comm_ns = exposed_alloc_ns = None
-    if known_idle_ns is not None:
-        exposed_alloc_ns = exposed_memory_calls(events.memory_calls, work.device, offset_ns)
-        late_start_ns = late_starts(gaps, windows)
-        exposed_late_comm_ns = exposed_by_late_launches(work.device, gaps.latency_ns, offset_ns)
-    columns = causes.columns | {
-        "idle_late_start_ns": late_start_ns,
-        "exposed_late_comm_ns": exposed_late_comm_ns,
-        "exposed_alloc_ns": exposed_alloc_ns,
-    }
+    # The columns that follow need the times of launches and calls on the clock of the device.
+    if known_idle_ns is None:
+        more_columns: dict[str, Int64 | None] = dict.fromkeys(_COLUMNS_BY_HOST_TIMES)
+    else:
+        more_columns = {
+            "idle_late_start_ns": late_starts(gaps, windows),
+            "exposed_late_comm_ns": exposed_by_late_launches(
+                work.device, gaps.latency_ns, offset_ns
+            ),
+            "exposed_alloc_ns": exposed_memory_calls(events.memory_calls, work.device, offset_ns),
+        }
+    columns = causes.columns | more_columns
     lock_waits = _lock_waits(work, gaps, causes)
     return _MeasuredIdle(replace(causes, columns=columns), idle_ns_by_phase, lock_waits)
 
@@ -1029,14 +1046,17 @@ def _lock_waits(work: _RankWork, gaps: Gaps, causes: IdleCauses) -> LockWaits | 
 
 
 def _shift_inputs(inputs: Inputs, offset_ns: int) -> Inputs:
-    """Return when the host was getting input, in the time of the device."""
+    """Return when the host was getting input, on the clock of the device."""
     data = inputs.data.shifted(offset_ns)
     quiet = inputs.quiet.shifted(offset_ns)
     return Inputs(data, quiet)
 
 
 def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
-    """Return calls in the time of the device."""
+    """Return calls with their times on the clock of the device.
+
+    `offset_ns` is added to times of the host to get times of the device.
+    """
     if calls is None or not offset_ns:
         return calls
     for name in ("start_ns", "end_ns"):
@@ -1049,7 +1069,7 @@ def _shift_calls(calls: pa.Table | None, offset_ns: int) -> pa.Table | None:
 def _phases_table(costs: Mapping[str, _PhaseCosts], recorded: Recorded) -> pa.Table:
     """Return the costs of phases as a table, with a row per (phase, member).
 
-    What was not recorded is null, and so is what a step without window does not have.
+    A cost is null if it was not recorded, or if the step has no window to measure it in.
     """
     unrecorded: set[str] = set()
     if not recorded.names:

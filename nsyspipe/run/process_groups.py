@@ -42,9 +42,9 @@ _GroupUse: TypeAlias = "tuple[int, tuple[int, ...]]"
 
 
 def doubt_before_matching(rows: CommRows, n_ranks: int) -> Doubt | None:
-    """Return why communicators by order of first use may not hold all ranks of a run.
+    """Return why communicators that NCCL does not name may not hold all ranks of a run.
 
-    None if nothing speaks against it, or if NCCL names the communicators.
+    None if nothing makes that doubtful, or if NCCL names the communicators.
     """
     chosen = np.flatnonzero(rows.in_step)
     if rows.has_ids or n_ranks < MIN_RANKS or not chosen.size:
@@ -59,16 +59,16 @@ def _calls(rows: CommRows, chosen: Int64) -> list[Calls]:
     """Return how often each communicator is called in forward and in backward.
 
     `chosen` are the calls that count. The numbers are means over the ranks and steps that have
-    communication.
+    communication. The communicators are those that NCCL does not name, each of one collective.
     """
     step = rows.step[chosen]
     rank = rows.rank[chosen]
-    step_and_rank = np.stack((step, rank))
-    _, n_rank_steps = np.unique(step_and_rank, axis=1).shape
+    # A column for each pair of a step and a rank.
+    rank_steps = np.unique(np.stack((step, rank)), axis=1)
+    n_rank_steps = rank_steps.shape[1]
     n_communicators = len(rows.communicators)
     communicator = rows.communicator[chosen]
     launched_in = rows.launched_in[chosen]
-    # All calls of such a communicator are of one collective.
     collective_of_communicator = np.zeros(n_communicators, np.int64)
     collective_of_communicator[communicator] = rows.collective[chosen]
     names = [COLLECTIVES[collective] for collective in collective_of_communicator.tolist()]
@@ -93,7 +93,7 @@ def _doubt_of_counts(rows: CommRows, chosen: Int64, n_ranks: int) -> Doubt | Non
 
 
 def _by_communicator(rows: CommRows, chosen: Int64) -> Iterator[tuple[int, Int64]]:
-    """Yield the index of each communicator, with those of the chosen calls that are made in it."""
+    """Yield the index of each communicator with the chosen calls that are made in it."""
     communicator_of_call = rows.communicator[chosen]
     for communicator in np.unique(communicator_of_call).tolist():
         is_in_communicator = communicator_of_call == communicator
@@ -101,21 +101,27 @@ def _by_communicator(rows: CommRows, chosen: Int64) -> Iterator[tuple[int, Int64
 
 
 def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float, ...]]:
-    """Return how many kernels ranks launch in a step before their first send or receive.
+    """Return how many kernels each rank launches in a step before its first send or receive.
 
-    The result has, for each use as `use_of` numbers it, the medians over steps of its ranks in
-    order. A use is left out if a median of it is not known. `chosen` are the operations that count.
+    A use is a pair of a communicator and a collective, with a number from `use_of`. The result has,
+    for each use, a median over steps for each of its ranks, in order of rank. A use is left out if
+    one of its medians is not known. `chosen` are the operations that count.
     """
     is_send = rows.collective == _SEND_RECV
     sends = np.flatnonzero(chosen & is_send)
     use_of_send = use_of(rows)[sends]
-    # Without NCCL's names, the two communicators of a stage may be two streams. So all uses count
-    # as one, which has the number 0.
-    counted_use = use_of_send if rows.has_ids else np.zeros_like(use_of_send)
-    medians_of_use = _medians_of_first_sends(rows, sends, counted_use)
+    uses = np.unique(use_of_send).tolist()
+    if rows.has_ids:
+        medians_of_use = _medians_of_first_sends(rows, sends, use_of_send)
+    else:
+        # Without NCCL's names, a stage may use several streams for one communicator. So all uses
+        # count as one, and get the same medians.
+        one_use = np.zeros_like(use_of_send)
+        medians_of_all = _medians_of_first_sends(rows, sends, one_use)
+        medians_of_use = dict.fromkeys(uses, medians_of_all.get(0, []))
     kernels_before = {}
-    for use in np.unique(use_of_send).tolist():
-        medians_of_ranks = medians_of_use[use if rows.has_ids else 0]
+    for use in uses:
+        medians_of_ranks = medians_of_use[use]
         is_unknown = np.isnan(medians_of_ranks)
         if not is_unknown.any():
             kernels_before[use] = tuple(medians_of_ranks)
@@ -125,10 +131,10 @@ def kernels_before_sends(rows: CommRows, chosen: Flags) -> dict[int, tuple[float
 def _medians_of_first_sends(
     rows: CommRows, sends: Int64, use_of_send: Int64
 ) -> dict[int, list[float]]:
-    """Return by use how many kernels its ranks launch before their first send of a step.
+    """Return for each use how many kernels its ranks launch before their first send of a step.
 
-    Each use has a list of medians over steps, in order of rank. A median is NaN if the number of a
-    step is not known.
+    A use has a median over steps for each of its ranks, in order of rank. The median of a rank is
+    NaN if the number of kernels is not known for one of its steps.
     """
     columns: dict[str, Any] = {"rank": rows.rank[sends]}
     columns["use"] = use_of_send
@@ -157,20 +163,20 @@ def use_of(rows: CommRows) -> Int64:
 def named_by_log(rows: CommRows, pids: Sequence[int], log: NcclLog) -> CommRows:
     """Give communicators the names of NCCL's log, if times leave one group possible for each rank.
 
-    The log has the ranks of each group, but not the calls that are made in it. So it must name
-    every group of the run's processes, which must be on one host and its clock. Sends and receives
-    get the group of their two ranks.
+    The log has the ranks of each group, but not the calls that are made in the group. So it must
+    name every group of the run's processes, and these must be on one host, which has one clock.
+    Sends and receives get the group of their two ranks.
     """
     groups = _groups_of_log(pids, log)
-    chosen = np.flatnonzero(rows.in_step)
     if not groups:
-        return _with_groups(rows, {}, groups)
-    group_of_rank: _GroupOfRank = {}
+        return _with_groups(rows, group_of_rank={}, groups={})
+    chosen = np.flatnonzero(rows.in_step)
+    possible_groups: _GroupOfRank = {}
     for communicator, calls in _by_communicator(rows, chosen):
         by_rank = _groups_of_calls(rows, calls, groups)
         if by_rank is not None:
-            group_of_rank[communicator] = by_rank
-    group_of_rank = _without_doubles(rows, group_of_rank)
+            possible_groups[communicator] = by_rank
+    group_of_rank = _without_doubles(rows, possible_groups)
     return _with_groups(rows, group_of_rank, groups)
 
 
@@ -183,7 +189,9 @@ def _groups_of_calls(
     starts_ns = rows.start_ns[calls]
     ends_ns = rows.end_ns[calls]
     times = CallTimes(rank, step, starts_ns, ends_ns)
-    collective = rows.collective[calls[0]]
+    # All calls of a communicator without NCCL's name are of one collective.
+    first_call = calls[0]
+    collective = rows.collective[first_call]
     if COLLECTIVES[collective] in ALIGNING:
         return groups_by_times(times, list(groups))
     if collective == _SEND_RECV:
@@ -194,10 +202,10 @@ def _groups_of_calls(
 def _pairs_of_stages(
     rows: CommRows, chosen: Int64, calls: CallTimes, groups: Collection[tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]] | None:
-    """Return the pair of pipeline stages of each rank by its sends and receives.
+    """Return, for each rank, the pair of ranks in which it sends and receives.
 
-    None if it is not sure: the log must name each pair, and the two ranks of a pair must be of
-    different stages. `chosen` and `calls` are the calls of one communicator.
+    None unless the log names each pair, and the two ranks of each pair are different stages of a
+    pipeline. `chosen` are the calls of one communicator, and `calls` are their times.
     """
     partner_of_rank = partners_by_times(calls)
     first_call = chosen[0]
@@ -205,6 +213,7 @@ def _pairs_of_stages(
     kernels_before = kernels_before_sends(rows, rows.in_step).get(use)
     if partner_of_rank is None or kernels_before is None:
         return None
+    # `kernels_before` is in order of rank.
     kernels_before_of_rank = dict(zip(sorted(partner_of_rank), kernels_before, strict=True))
     pair_of_rank: dict[int, tuple[int, ...]] = {}
     for rank, partner in partner_of_rank.items():
@@ -220,8 +229,8 @@ def _pairs_of_stages(
 def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], str]:
     """Return the names of the log's groups, by the ranks of the group.
 
-    A rank is the index of its process in `pids`. There are no groups if one may be missing in the
-    log, or if ranks are on several hosts.
+    A rank is the index of its process in `pids`. The result is empty if the log may lack a group or
+    a member, if processes have the same ID, or if they are on several hosts.
     """
     communicators = log.of_processes(pids)
     # A log that does not have all members of a communicator is not complete.
@@ -243,19 +252,21 @@ def _groups_of_log(pids: Sequence[int], log: NcclLog) -> dict[tuple[int, ...], s
 
 
 def _without_doubles(rows: CommRows, group_of_rank: _GroupOfRank) -> _GroupOfRank:
-    """Leave out communicators of one collective that would be the same group.
+    """Leave out communicators of the same collective that would be the same group.
 
     Their calls have no common order, and so could not be matched as calls of one group.
     """
-    n_communicators_of_use: Counter[_GroupUse] = Counter()
-    for communicator, by_rank in group_of_rank.items():
-        n_communicators_of_use.update(_uses_of_groups(rows, communicator, by_rank))
+    uses_of_communicator = {
+        communicator: _uses_of_groups(rows, communicator, by_rank)
+        for communicator, by_rank in group_of_rank.items()
+    }
+    all_uses = chain.from_iterable(uses_of_communicator.values())
+    n_communicators_of_use: Counter[_GroupUse] = Counter(all_uses)
     without_doubles = {}
-    for communicator, by_rank in group_of_rank.items():
-        uses = _uses_of_groups(rows, communicator, by_rank)
-        is_only_one = all(n_communicators_of_use[use] == 1 for use in uses)
-        if is_only_one:
-            without_doubles[communicator] = by_rank
+    for communicator, uses in uses_of_communicator.items():
+        has_no_double = all(n_communicators_of_use[use] == 1 for use in uses)
+        if has_no_double:
+            without_doubles[communicator] = group_of_rank[communicator]
     return without_doubles
 
 
@@ -268,6 +279,7 @@ def _uses_of_groups(
 
 
 def _collective_of(rows: CommRows, communicator: int) -> int:
+    """Return the collective of all calls of a communicator."""
     calls = np.flatnonzero(rows.communicator == communicator)
     first_call = calls[0]
     return int(rows.collective[first_call])
@@ -278,7 +290,8 @@ def _groups_as_communicators(
 ) -> Int32:
     """Return the communicator of each operation, as an index.
 
-    It is the index of the operation's group if it has one. Else it is that of its communicator.
+    An operation that belongs to a group has the index of the group. All others keep the index of
+    their communicator.
     """
     communicator_of_operation = rows.communicator.copy()
     for communicator, by_rank in group_of_rank.items():
@@ -292,8 +305,12 @@ def _groups_as_communicators(
 def _with_groups(
     rows: CommRows, group_of_rank: _GroupOfRank, groups: dict[tuple[int, ...], str]
 ) -> CommRows:
-    """Return the rows with the groups as communicators, and without unused communicators."""
-    # The groups come behind the communicators that are there.
+    """Return the rows with the groups as communicators, and without unused communicators.
+
+    `groups` has the name of each group by its ranks. `group_of_rank` has, for each communicator
+    that becomes groups, the group of each rank.
+    """
+    # The groups follow the communicators of the rows.
     n_before = len(rows.communicators)
     names = [*rows.communicators, *groups.values()]
     index_of_group = {group: index for index, group in enumerate(groups, start=n_before)}

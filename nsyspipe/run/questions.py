@@ -151,16 +151,16 @@ class Examined(Struct, frozen=True):
     family: str | None
     # Whether no report has device activity. Then the processes with steps stand for ranks.
     is_host_only: bool
-    # Whether, in addition, the capture was not meant to trace a GPU.
-    was_left_out: bool
+    # Whether this was so on purpose, because the capture was not meant to trace a GPU.
+    was_without_gpu: bool
     # How large the job was, as far as it is known.
     job: JobSize
     # Whether the job had several ranks, in this report or elsewhere.
-    is_several: bool
+    had_several_ranks: bool
     # Whether the process groups of the run are not known.
     lacks_groups: bool = False
     # The number of its ranks whose GPU is counted, in any report of the run.
-    n_counted: int = 0
+    n_ranks_with_counters: int = 0
 
     @property
     def n_processes(self) -> int:
@@ -200,7 +200,7 @@ class Examined(Struct, frozen=True):
         return sum(process.n_comm or 0 for process in self.digest.processes)
 
     @property
-    def n_copied(self) -> int:
+    def n_made_of_copies(self) -> int:
         """Number of collectives that are made of copies."""
         launches = self.digest.called.launches
         calls_of_copies = launches["call"].filter(launches["is_copy"])
@@ -217,8 +217,9 @@ class Examined(Struct, frozen=True):
         for process in self.digest.processes:
             names = process.kernels["name"].unique()
             kernel_names.update(names.to_pylist())
-        # A library is known of a name only if it is another one than NCCL.
-        return not any(map(library_of, kernel_names))
+        # `library_of` knows only names of other libraries than NCCL.
+        other_libraries = map(library_of, kernel_names)
+        return not any(other_libraries)
 
     @property
     def windows(self) -> list[pa.Table]:
@@ -250,13 +251,13 @@ class Examined(Struct, frozen=True):
     @property
     def hides_comm(self) -> bool:
         """Whether CUDA graphs that were captured as a whole may hold communication."""
-        may_communicate = self.is_several or self.digest.has_communication
+        may_communicate = self.had_several_ranks or self.digest.has_communication
         return bool(self.digest.n_graphs) and may_communicate
 
     @property
     def sends_nothing(self) -> bool:
         """Whether the report has one rank, which is alone in its job and does not communicate."""
-        may_send = self.is_several or self.n_comm or self.hides_comm
+        may_send = self.had_several_ranks or self.n_comm or self.hides_comm
         return len(self.pids) == 1 and not may_send
 
     @property
@@ -272,10 +273,10 @@ class Examined(Struct, frozen=True):
 
     @property
     def phase_counts(self) -> _Counts:
-        """How many ranges are named like each phase, without those of the steps."""
+        """How many ranges are named like each phase, without the ranges of the steps."""
         n_by_phase = dict.fromkeys(PHASES, 0)
-        for text, phase, n_ranges in self.digest.phase_families:
-            if text not in (self.family, _CAPTURE_RANGE):
+        for family, phase, n_ranges in self.digest.phase_families:
+            if family not in (self.family, _CAPTURE_RANGE):
                 n_by_phase[phase] += n_ranges
         return _counts_of_existing(n_by_phase)
 
@@ -286,7 +287,7 @@ def _counts_of_existing(n_by_noun: Mapping[str, int]) -> _Counts:
 
 
 def _steps(report: Examined) -> Answer:
-    """Return how many steps there are. The answer is partly if metrics would use too few."""
+    """Return how many steps there are. The answer is "partly" if metrics would use too few."""
     n_steps = _count_steps(report)
     absent = _lacking_steps(report, n_steps)
     if absent is not None:
@@ -294,28 +295,29 @@ def _steps(report: Examined) -> Answer:
     counts = _step_counts(report, n_steps)
     if n_steps < _MIN_STEPS:
         return _lack("no-complete-step", counts=tuple(counts), status=PARTLY)
+    # Empty if no process has a complete step. Then the answer says nothing of used steps.
     n_used_of_processes = _count_used_steps(report)
-    # Without complete steps in any process, nothing is said of them.
     uses_few = any(n_used < _MIN_STEPS for n_used in n_used_of_processes)
     if uses_few:
-        # Behind the count of the steps, and before those of other ranges.
-        counts.insert(1, ("used", sum(n_used_of_processes)))
-        return _lack("few-steps", counts=tuple(counts), status=PARTLY)
+        step_count, *counts_of_other_ranges = counts
+        used_count = ("used", sum(n_used_of_processes))
+        all_counts = (step_count, used_count, *counts_of_other_ranges)
+        return _lack("few-steps", counts=all_counts, status=PARTLY)
     return Answer(YES, tuple(counts))
 
 
 def _count_steps(report: Examined) -> int:
     """Return how many steps the analysis finds.
 
-    If a step pattern was passed, and at least one range that matches it is a step, all ranges that
-    match it count.
+    With a step pattern, this is the number of all ranges that match it, if any of them is a step.
     """
     if report.family is None:
         return 0
     processes = (*report.stepping_processes, *report.digest.hosts)
     n_steps: int = sum(process.members.num_rows for process in processes)
-    are_of_pattern = report.reading.step is not None and report.family != REPETITION
-    if are_of_pattern and n_steps:
+    has_step_pattern = report.reading.step is not None
+    are_steps_ranges = report.family != REPETITION
+    if has_step_pattern and are_steps_ranges and n_steps:
         return report.digest.n_named_steps or 0
     return n_steps
 
@@ -323,19 +325,19 @@ def _count_steps(report: Examined) -> int:
 def _count_used_steps(report: Examined) -> list[int]:
     """Return how many steps the metrics use of each process that has complete steps.
 
-    The first of several complete steps is not used. A single one is.
+    The first of several complete steps is not used. A single complete step is used.
     """
     n_used_of_processes = []
     for process in report.stepping_processes:
         n_complete = pc.sum(process.windows["is_complete"]).as_py()
         if n_complete:
-            n_used = max(n_complete - 1, 1)
+            n_used = n_complete - 1 if n_complete > 1 else 1
             n_used_of_processes.append(n_used)
     return n_used_of_processes
 
 
 def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
-    """Return the answer of a report without steps, which says why. None if it has some."""
+    """Return why a report has no steps, as its answer. None if it has steps."""
     if report.family == REPETITION and n_steps:
         # Steps by a launch pattern need no ranges.
         return None
@@ -345,25 +347,29 @@ def _lacking_steps(report: Examined, n_steps: int) -> Answer | None:
         return _lack("no-nvtx-ranges", "no NVTX range")
     if not report.families and not report.digest.n_named_steps:
         return _lack("no-steps", "only NVTX ranges of libraries")
-    if n_steps:
-        return None
-    # The ranges that are there may help to find a pattern.
-    counts = report.other_families
+    return None if n_steps else _only_other_ranges(report)
+
+
+def _only_other_ranges(report: Examined) -> Answer:
+    """Return the answer of a report that has ranges, but no steps.
+
+    Its ranges may help to find a step pattern.
+    """
+    range_counts = report.other_families
     if report.reading.step is not None:
-        counts = _step_counts(report, 0) + counts
-        fix: str | None = "leave out --step, or match one of the existing ranges"
-    elif report.reading.is_capture:
-        fix = "leave out --step none"
-    else:
-        fix = CATALOGUE["no-steps"].fix
-    return Answer(NO, tuple(counts), fix=fix)
+        fix = "leave out --step, or match one of the existing ranges"
+        pattern_counts = _step_counts(report, n_steps=0)
+        return Answer(NO, (*pattern_counts, *range_counts), fix=fix)
+    if report.reading.is_capture:
+        return Answer(NO, tuple(range_counts), fix="leave out --step none")
+    return Answer(NO, tuple(range_counts), fix=CATALOGUE["no-steps"].fix)
 
 
 def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
-    """Return how many steps there are, with the kind of the steps as the noun.
+    """Return the number of steps, with a noun that says what the steps are.
 
-    Without a step pattern, the largest families of other ranges follow, because they could be steps
-    too.
+    Unless the steps are found by a pattern, the largest families of other ranges follow, because
+    they could be steps too.
     """
     if report.family == REPETITION and n_steps:
         return [("found by a periodic launch pattern", n_steps)]
@@ -371,35 +377,46 @@ def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
         pattern = _quoted(report.reading.step.pattern)
         return [(f"match --step {pattern}", n_steps)]
     family = _quoted(report.family or "")
-    # The family of the steps is one of the families shown.
-    rivals = report.other_families[: _MAX_FAMILIES_SHOWN - 1]
-    return [(family, n_steps), *rivals]
+    # The family of the steps is one of the shown families, so one less of the others is shown.
+    max_others = _MAX_FAMILIES_SHOWN - 1
+    return [(family, n_steps), *report.other_families[:max_others]]
 
 
 def _phases(report: Examined) -> Answer:
-    """Return which phases ranges mark. The answer is partly if they do not mark backward.
+    """Return which phases ranges mark.
 
-    It is partly too if backward was found in launches, or if there are no steps to have phases.
+    The answer is "yes" only if ranges mark the backward pass of steps. It is "partly" if the
+    backward pass was found in launches, or if ranges mark other phases.
     """
     if not report.counts.n_launches:
         return _lack("no-launches", _NO_CALLS)
     counts = report.phase_counts
+    # The codes of the problems that backward was found in launches.
     for code, text in BACKWARD_SOURCES.items():
         if report.has(code):
             window_count = (text, _count_windows(report))
             return Answer(PARTLY, (window_count, *counts), fix=report.fix_of(code))
-    has_backward_ranges = "backward" in dict(counts)
-    lacking_codes = filter(report.has, ("backward-in-graphs", "no-backward"))
-    lacking_code = next(lacking_codes, None)
-    has_steps = report.family is not None
-    if has_backward_ranges and lacking_code is None and has_steps:
+    code_of_lack = _find_lack_of_backward(report)
+    if code_of_lack is None:
         return Answer(YES, counts)
-    # If there are backward ranges, they are in no step.
-    code = "no-steps" if has_backward_ranges else lacking_code or "no-backward"
-    fix = report.fix_of(code)
+    fix = report.fix_of(code_of_lack)
     if counts:
         return Answer(PARTLY, counts, fix=fix)
     return Answer(NO, text="no NVTX range has the name of a phase", fix=fix)
+
+
+def _find_lack_of_backward(report: Examined) -> str | None:
+    """Return the code of why no ranges mark the backward pass of steps, None if ranges do."""
+    has_backward_ranges = "backward" in dict(report.phase_counts)
+    codes = ("backward-in-graphs", "no-backward")
+    code_of_problem = next(filter(report.has, codes), None)
+    if not has_backward_ranges:
+        return code_of_problem or "no-backward"
+    has_steps = report.family is not None
+    if code_of_problem is None and has_steps:
+        return None
+    # The backward ranges are in no step.
+    return "no-steps"
 
 
 def _count_windows(report: Examined) -> int:
@@ -418,7 +435,7 @@ def _count_windows(report: Examined) -> int:
 def _kernels(report: Examined) -> Answer:
     """Return how many kernels there are, and how many of them communicate.
 
-    The answer is partly if communication may be missing.
+    The answer is "partly" if communication may be missing.
     """
     n_kernels = report.counts.rows[versions.KERNEL]
     if not n_kernels:
@@ -426,15 +443,15 @@ def _kernels(report: Examined) -> Answer:
     if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "kernels without names")
     comm_noun = "NCCL kernels" if report.has_only_nccl else "communication kernels"
-    n_copied = report.n_copied
-    n_comm_kernels = report.n_comm - n_copied
+    n_made_of_copies = report.n_made_of_copies
+    n_comm_kernels = report.n_comm - n_made_of_copies
     counts = [("kernels", n_kernels), (comm_noun, n_comm_kernels)]
-    if n_copied:
-        counts.append(("collectives made of copies", n_copied))
-    # A job of several ranks communicates, in graphs or in kernels with known names.
+    if n_made_of_copies:
+        counts.append(("collectives made of copies", n_made_of_copies))
     if report.hides_comm:
         return _lack("comm-in-graphs", counts=tuple(counts), status=PARTLY)
-    if report.is_several and not report.n_comm:
+    # A job of several ranks communicates, so its kernels must have names that are not known.
+    if report.had_several_ranks and not report.n_comm:
         return _lack("no-comm-kernels", counts=tuple(counts), status=PARTLY)
     return Answer(YES, tuple(counts))
 
@@ -450,13 +467,17 @@ def _lacking_kernels(report: Examined) -> Answer:
 
 
 def _copies(report: Examined) -> Answer:
-    """Return how many copies and memsets there are. Partly if only some of them were recorded."""
+    """Return how many copies and memsets there are.
+
+    The answer is "partly" if only one of both was recorded, or if CUDA graphs may hold more.
+    """
     noun_by_code = {"no-memcpy": "copies", "no-memset": "memsets"}
     unrecorded = [noun for code, noun in noun_by_code.items() if report.has(code)]
     if unrecorded:
-        lacks_all = len(unrecorded) == len(noun_by_code)
+        lacks_both = len(unrecorded) == len(noun_by_code)
         text = f"not recorded: {', '.join(unrecorded)}"
-        return _lack("no-memcpy", text, status=NO if lacks_all else PARTLY)
+        # Both problems have the same fix.
+        return _lack("no-memcpy", text, status=NO if lacks_both else PARTLY)
     n_copies = report.counts.rows[versions.MEMCPY]
     n_memsets = report.counts.rows[versions.MEMSET]
     counts = (("copies", n_copies), ("memsets", n_memsets))
@@ -467,6 +488,7 @@ def _copies(report: Examined) -> Answer:
 
 
 def _gpu_model(report: Examined) -> Answer:
+    """Return the models of the report's GPUs."""
     names = report.digest.facts.gpu_names
     models = sorted(set(names.values()))
     if not models:
@@ -478,6 +500,7 @@ def _gpu_model(report: Examined) -> Answer:
 def _message_bytes(report: Examined) -> Answer:
     """Return how many NCCL calls have a message size, else why they have none."""
     if report.sends_nothing:
+        # Nothing is missing, because a single rank sends no messages.
         return Answer(YES, text=_ONE_RANK)
     if report.replays_communication:
         return _size_gap("replayed")
@@ -495,10 +518,10 @@ def _size_gap(code: str) -> Answer:
 def _idle_causes(report: Examined) -> Answer:
     """Return how many calls show why the GPU is idle.
 
-    Without calls, synchronization records alone show a part of it.
+    The answer is "partly" if CUDA graphs hide a part of the idle time. It is "partly" too if there
+    are only synchronization records, which show the idle time of some calls.
     """
-    # In some records the host does not wait: queries, and waits of a stream. So they are named
-    # records, and not waits.
+    # They are not called waits, because in some of them the host does not wait.
     n_records = report.counts.rows[versions.SYNCHRONIZATION]
     record_count = ("synchronization records", n_records)
     n_calls = report.counts.n_timed_calls
@@ -512,6 +535,7 @@ def _idle_causes(report: Examined) -> Answer:
 
 
 def _nccl_ranges(report: Examined) -> Answer:
+    """Return how many NVTX ranges NCCL has, else why it has none."""
     n_ranges = report.digest.n_nccl_ranges
     if n_ranges:
         return _have(n_ranges, "ranges")
@@ -527,8 +551,9 @@ def _comparable_share(report: Examined) -> float | None:
     compute and communication hardly overlap.
     """
     overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
-    min_overlap_ns = MIN_OVERLAP_SHARE_OF_STEP * sum(map(_wall_ns, report.windows))
-    if not overlap_ns or overlap_ns < min_overlap_ns:
+    all_windows_ns = sum(map(_wall_ns, report.windows))
+    min_overlap_ns = MIN_OVERLAP_SHARE_OF_STEP * all_windows_ns
+    if overlap_ns == 0 or overlap_ns < min_overlap_ns:
         return None
     kernels_of_ranks = []
     for rank_index, process in enumerate(report.digest.processes):
@@ -555,7 +580,8 @@ def _sum_over_windows(report: Examined, column: str) -> int:
 def _kernel_shapes(report: Examined) -> Answer:
     """Return whether shapes show which kernels are equal.
 
-    The answer is partly if few kernels can be compared with equal ones, and its fix depends on why.
+    The answer is "partly" if too small a share of the kernel time during communication can be
+    compared with equal kernels. Its fix is to hide less communication, or to wait less.
     """
     n_kernels = report.counts.rows[versions.KERNEL]
     n_graphs = report.counts.rows[versions.GRAPH]
@@ -573,8 +599,8 @@ def _kernel_shapes(report: Examined) -> Answer:
 def _is_mostly_hidden(report: Examined) -> bool:
     """Tell whether compute hides most of the communication.
 
-    If few kernels can be compared, and compute does not hide most of it, communication is long, for
-    example because ranks wait. Then all compute runs during communication.
+    This says why few kernels can be compared. If compute hides little of it, communication is long,
+    for example because ranks wait. Then all compute runs during communication.
     """
     overlap_ns = _sum_over_windows(report, "overlap_compute_ns")
     comm_ns = _sum_over_windows(report, "comm_ns")
@@ -590,7 +616,8 @@ def _shapes_of_all(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     answers = [_kernel_shapes(report) for report in reports]
     hardly_comparable = []
     for report, answer in zip(reports, answers, strict=True):
-        if answer.text == _SHAPES and answer.status == PARTLY:
+        has_shapes = answer.text == _SHAPES
+        if has_shapes and answer.status == PARTLY:
             hardly_comparable.append(report)
     if not hardly_comparable:
         return answers
@@ -618,19 +645,20 @@ def _text_of_few_comparable(hardly_comparable: Sequence[Examined], n_reports: in
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    """Return how many CUDA graphs ran. Partly if some were captured as a whole."""
-    n_graphs = report.counts.rows[versions.GRAPH]
+    """Return how many CUDA graphs ran. The answer is "partly" if some were captured as a whole."""
+    n_launched_as_a_whole = report.counts.rows[versions.GRAPH]
     n_by_noun = {
-        "launches as a whole": n_graphs,
+        "launches as a whole": n_launched_as_a_whole,
         "kernels inside": report.counts.n_graph_kernels,
     }
     counts = _counts_of_existing(n_by_noun)
-    if n_graphs:
+    if n_launched_as_a_whole:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
 
 
 def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    """Return what there is of GPU metrics for the ranks of each report."""
     n_run_ranks = _count_ranks(reports)
     return [_gpu_metrics_of_report(report, n_run_ranks) for report in reports]
 
@@ -638,20 +666,21 @@ def _gpu_metrics(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 def _gpu_metrics_of_report(report: Examined, n_run_ranks: int) -> Answer:
     """Return what there is of GPU metrics for the ranks of a report.
 
-    The metrics of their GPUs may be in another report. `n_run_ranks` is the number of ranks in all
-    reports.
+    Another report may have the metrics of the GPUs of these ranks. `n_run_ranks` is the number of
+    ranks in all reports.
     """
     n_samples = report.counts.rows[versions.GPU_METRICS]
     counts = (("samples", n_samples),)
-    n_counted = report.n_counted
-    if n_counted and n_counted == len(report.digest.processes):
+    n_ranks = len(report.digest.processes)
+    n_ranks_with_counters = report.n_ranks_with_counters
+    if n_ranks_with_counters and n_ranks_with_counters == n_ranks:
         return Answer(YES, counts)
     unread_code = next(filter(report.has, UNREAD_COUNTERS), None)
     if unread_code is not None:
         return Answer(NO, text=_UNREAD_METRICS, fix=report.fix_of(unread_code))
     fix = _fix_of_gpu_metrics(report, n_run_ranks)
-    if n_counted:
-        return Answer(PARTLY, (*counts, ("counted ranks", n_counted)), fix=fix)
+    if n_ranks_with_counters:
+        return Answer(PARTLY, (*counts, ("counted ranks", n_ranks_with_counters)), fix=fix)
     text = "only samples of GPUs of other ranks" if n_samples else _NONE_RECORDED
     return Answer(NO, text=text, fix=fix)
 
@@ -667,24 +696,26 @@ def _fix_of_gpu_metrics(report: Examined, n_run_ranks: int) -> str:
     option = "--gpu-metrics-devices" if version >= _NSYS_WITH_DEVICES else "--gpu-metrics-device"
     fix = f"capture with nsys profile {option}=all"
     n_job_ranks = max(n_run_ranks, report.job.n_ranks or 0)
-    has_other_ranks_elsewhere = len(report.pids) < n_job_ranks
-    has_each_process_its_nsys = report.n_processes == 1 and has_other_ranks_elsewhere
-    if has_each_process_its_nsys:
-        fix += ONE_NSYS_PER_GPU
-    return fix
+    has_job_other_ranks = len(report.pids) < n_job_ranks
+    is_one_nsys_per_process = report.n_processes == 1 and has_job_other_ranks
+    return f"{fix}{ONE_NSYS_PER_GPU}" if is_one_nsys_per_process else fix
 
 
 def _python_lines(report: Examined) -> Answer:
-    """Return how many samples name a line of Python. Partly if other samples name none."""
-    n_samples = report.digest.n_python_samples
+    """Return how many samples name a line of Python.
+
+    The answer is "partly" if other samples name no line.
+    """
+    n_samples_with_line = report.digest.n_python_samples
+    # The code of the problem that some samples name no line, None if there is no such problem.
     gap_code = next(filter(report.has, _PYTHON_GAPS), None)
-    if gap_code is None and n_samples:
-        return _have(n_samples, "samples")
     if gap_code is None:
+        if n_samples_with_line:
+            return _have(n_samples_with_line, "samples")
         return Answer(NO, text=_NONE_RECORDED, fix=SAMPLE_PYTHON)
     fix = report.fix_of(gap_code)
-    if n_samples:
-        return Answer(PARTLY, (("samples", n_samples),), fix=fix)
+    if n_samples_with_line:
+        return Answer(PARTLY, (("samples", n_samples_with_line),), fix=fix)
     return Answer(NO, text=_PYTHON_GAPS[gap_code], fix=fix)
 
 
@@ -714,12 +745,12 @@ def _count_ranks(reports: Sequence[Examined]) -> int:
     return len(_pids(reports))
 
 
-def _missing_ranks(reports: Sequence[Examined]) -> Answer | None:
-    """Return the answer of reports with a single rank, whose job had more ranks.
+def _lacking_other_ranks(reports: Sequence[Examined]) -> Answer | None:
+    """Return the answer of a single rank whose job had more ranks.
 
     None if the reports have several ranks, or if nothing shows more ranks of the job.
     """
-    had_more_ranks = any(report.is_several for report in reports)
+    had_more_ranks = any(report.had_several_ranks for report in reports)
     if had_more_ranks and _count_ranks(reports) == 1:
         return _lack("ranks-missing", "the other ranks' reports are missing")
     return None
@@ -737,10 +768,11 @@ def _ranks_of(reports: Sequence[Examined]) -> Ranks:
 
 
 def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
-    """Return which ranks there are, and what gives them their numbers.
+    """Return which ranks there are, and which source gives them their numbers.
 
-    This is the first source that numbers all processes differently. If there is none, the answer
-    names a rank that the first source with all processes has twice.
+    The source is the rank map, else the first source that gives each process another number. If
+    there is no such source, the answer names a rank that is there twice in the first source with a
+    number for each process. A single process needs no source.
     """
     ranks = _ranks_of(reports)
     processes = one_of_each_process(ranks)
@@ -802,28 +834,40 @@ def _have_shared_processes(reports: Sequence[Examined]) -> bool:
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    """Return the world size that each report has, and whether these reports have all ranks."""
-    # NCCL's communicators count ranks, and so are no world size if processes have several ranks.
-    read_size = recorded_world_size if _have_shared_processes(reports) else world_size
-    sizes = [read_size([report.digest], beside.sidecars) for report in reports]
-    if not any(sizes):
-        # A launcher, a log, or gaps in the numbers of the ranks may show the size.
-        sizes = [report.job.world_size for report in reports]
+    """Return the world size that each report has, and whether all reports together have all ranks.
+
+    Reports with a world size have the same answer.
+    """
+    sizes = _world_sizes(reports, beside)
     known_sizes = {size for size in sizes if size is not None}
-    answer = _known_world_size(reports, sorted(known_sizes))
+    answer_with_size = _answer_with_world_size(reports, sorted(known_sizes))
     answers = []
     for report, size in zip(reports, sizes, strict=True):
-        # If one nsys captured a launcher, the environment is the launcher's, without WORLD_SIZE.
-        fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
-        absent = Answer(NO, text="WORLD_SIZE was not recorded", fix=fix)
-        answers.append(absent if size is None else answer)
+        answers.append(_answer_without_world_size(report) if size is None else answer_with_size)
     return answers
 
 
-def _known_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answer:
+def _world_sizes(reports: Sequence[Examined], beside: Beside) -> list[int | None]:
+    """Return the world size of each report, None if it is not known."""
+    # NCCL's communicators count ranks, and so are no world size if processes have several ranks.
+    read_size = recorded_world_size if _have_shared_processes(reports) else world_size
+    sizes = [read_size([report.digest], beside.sidecars) for report in reports]
+    if any(sizes):
+        return sizes
+    # A launcher, a log, or gaps in the numbers of the ranks may show the size.
+    return [report.job.world_size for report in reports]
+
+
+def _answer_without_world_size(report: Examined) -> Answer:
+    # If one nsys captured a launcher, the environment is the launcher's, without WORLD_SIZE.
+    fix = NSYS_OF_EACH if report.n_processes > 1 else _UNDER_TORCHRUN
+    return Answer(NO, text="WORLD_SIZE was not recorded", fix=fix)
+
+
+def _answer_with_world_size(reports: Sequence[Examined], sizes: Sequence[int]) -> Answer:
     """Return the answer of reports that have a world size.
 
-    `sizes` has each size that a report has, in order. It is empty if no report has one.
+    `sizes` are the different sizes of all reports, in order. It is empty if no report has one.
     """
     shown_sizes = shown_ranks(sizes)
     if len(sizes) > 1:
@@ -848,10 +892,10 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 
 def _known_clock(reports: Sequence[Examined]) -> Answer:
     """Return the answer of reports whose session start is known."""
-    missing = _missing_ranks(reports)
-    if missing is not None:
-        return missing
-    if _count_ranks(reports) < _least_job_size(reports):
+    lacking_other_ranks = _lacking_other_ranks(reports)
+    if lacking_other_ranks is not None:
+        return lacking_other_ranks
+    if _count_ranks(reports) < _largest_job_size(reports):
         text = "waiting is unknown for communication with missing ranks"
         return _lack("ranks-missing", text, status=PARTLY)
     if any(report.hides_comm for report in reports):
@@ -860,20 +904,23 @@ def _known_clock(reports: Sequence[Examined]) -> Answer:
     if any(report.lacks_groups for report in reports):
         text = f"{text}, but the process groups are unknown"
         return _lack("groups-not-named", text, status=PARTLY)
+    # A single rank that sends nothing has no clock to be compared with.
     is_one_rank = len(reports) == 1 and reports[0].sends_nothing
     return Answer(YES, text=_ONE_RANK if is_one_rank else text)
 
 
-def _least_job_size(reports: Sequence[Examined]) -> int:
+def _largest_job_size(reports: Sequence[Examined]) -> int:
     """Return the largest number of ranks that a report says the job had, 0 if none says it."""
-    n_ranks_or_none: list[int | None] = []
+    sizes = [_job_size_of(report, reports) or 0 for report in reports]
+    return max(sizes)
+
+
+def _job_size_of(report: Examined, reports: Sequence[Examined]) -> int | None:
+    """Return the number of ranks that a report says the job had, None if it does not say it."""
     if _have_shared_processes(reports):
-        n_ranks_or_none += [report.job.n_ranks for report in reports]
-    else:
-        for report in reports:
-            recorded_size = world_size([report.digest])
-            n_ranks_or_none.append(recorded_size or report.job.world_size)
-    return max(n_ranks or 0 for n_ranks in n_ranks_or_none)
+        # World sizes count processes, which are fewer than ranks.
+        return report.job.n_ranks
+    return world_size([report.digest]) or report.job.world_size
 
 
 def _clock_text(reports: Sequence[Examined]) -> str:
@@ -888,21 +935,30 @@ def _clock_text(reports: Sequence[Examined]) -> str:
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     """Return what connects the ranks. All reports have the same answer."""
+    # Each has a size or None.
     sizes = {world_size([report.digest]) for report in reports}
     if _have_shared_processes(reports):
         sizes |= {report.job.n_ranks for report in reports}
-    known_sizes = sizes - {None}
-    # A single report with communication may be one of many, unless it has the size of the job.
-    may_have_other_ranks = not known_sizes and any(report.n_comm for report in reports)
-    are_all_sizes_one = {_count_ranks(reports), *known_sizes} == {1}
-    if are_all_sizes_one and not may_have_other_ranks:
+    if _is_whole_job_one_rank(reports, sizes):
         answer = Answer(YES, text=_ONE_RANK)
     else:
         answer = _links_of_ranks(reports, beside, sizes)
-    if answer.status != NO:
-        # What is known of the links does not help one rank alone.
-        answer = _missing_ranks(reports) or answer
-    return [answer] * len(reports)
+    # A known link does not help one rank alone. Then the answer is that other ranks are missing.
+    lacking_other_ranks = None if answer.status == NO else _lacking_other_ranks(reports)
+    return [lacking_other_ranks or answer] * len(reports)
+
+
+def _is_whole_job_one_rank(reports: Sequence[Examined], sizes: set[int | None]) -> bool:
+    """Tell whether the job had one rank, by the `sizes` that the reports name.
+
+    If no report names a size, communication shows that there may be other ranks.
+    """
+    if _count_ranks(reports) != 1:
+        return False
+    known_sizes = sizes - {None}
+    if known_sizes:
+        return known_sizes == {1}
+    return not any(report.n_comm for report in reports)
 
 
 def _links_of_ranks(
@@ -910,7 +966,8 @@ def _links_of_ranks(
 ) -> Answer:
     """Return what connects several ranks, by the NCCL log and the topology.
 
-    `world_sizes` are those that the reports name, with None for reports that name none.
+    `world_sizes` are the sizes that the reports name, and None if a report names none. The answer
+    is "yes" if the kind of each link is clear.
     """
     log = beside.log
     topology = beside.topology
@@ -927,13 +984,14 @@ def _links_of_ranks(
     rows, _ = links(log, topology, pids=pids, local_ranks=local_ranks)
     slowest_link = slowest(rows)
     if slowest_link is not None:
-        kinds = rows["kind"].to_pylist()
-        unclear_kinds = {"p2p", "unknown"}.intersection(kinds)
+        kinds = set(rows["kind"].to_pylist())
+        are_kinds_clear = kinds.isdisjoint(("p2p", "unknown"))
         # Direct access (p2p) uses NVLink or PCIe. Only the topology shows which.
-        lacks_topology = "p2p" in unclear_kinds and topology is None
+        lacks_topology = "p2p" in kinds and topology is None
         return _answer_of_link(
-            slowest_link, is_clear=not unclear_kinds, lacks_topology=lacks_topology
+            slowest_link, are_kinds_clear=are_kinds_clear, lacks_topology=lacks_topology
         )
+    # The log does not show any link, or only the topology was passed.
     if topology is None:
         text = "the log does not show what NCCL uses"
         return Answer(PARTLY, text=text, fix=f"{_LOG}. Also {_TOPOLOGY}")
@@ -944,17 +1002,18 @@ def _links_of_ranks(
 def _local_ranks(reports: Sequence[Examined], beside: Beside) -> dict[int, int | None]:
     """Return which GPU of its host each rank has, by the number of the rank.
 
-    This finds the GPUs of processes without a log. It is empty without a log of any process, or if
+    `links` needs this for processes without a log. It is empty if no process has a log, or if
     nothing numbers the ranks.
     """
     if beside.log is None or not beside.log.communicators:
         return {}
     ranks = _ranks_of(reports)
     numbers = number_by_name(ranks, beside.sidecars).numbers
+    if not numbers:
+        return {}
     have_shared_processes = _have_shared_processes(reports)
     local_ranks: dict[int, int | None] = {}
-    # There are as many numbers as ranks, or none.
-    for number, rank in zip(numbers, ranks, strict=False):
+    for number, rank in zip(numbers, ranks, strict=True):
         if have_shared_processes:
             local_ranks[number] = rank.process.device_id
         elif rank.is_alone:
@@ -962,9 +1021,12 @@ def _local_ranks(reports: Sequence[Examined], beside: Beside) -> dict[int, int |
     return local_ranks
 
 
-def _answer_of_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) -> Answer:
-    """Return the answer for the slowest link. Partly, with a fix, unless all links are clear."""
-    if is_clear:
+def _answer_of_link(link: SlowestLink, *, are_kinds_clear: bool, lacks_topology: bool) -> Answer:
+    """Return the answer for the slowest link.
+
+    The answer is "partly", with a fix, unless the kinds of all links are clear.
+    """
+    if are_kinds_clear:
         return Answer(YES, text=link.text)
     fixes = []
     if link.is_unlogged:
@@ -972,7 +1034,8 @@ def _answer_of_link(link: SlowestLink, *, is_clear: bool, lacks_topology: bool) 
     if lacks_topology:
         fixes.append(_TOPOLOGY)
     text = f"{link.text}, {link.edges}" if link.n_unknown else link.text
-    return Answer(PARTLY, text=text, fix=". Also ".join(fixes) or _LOG)
+    fix = ". Also ".join(fixes) if fixes else _LOG
+    return Answer(PARTLY, text=text, fix=fix)
 
 
 def _connections(topology: Topology) -> str:
@@ -980,7 +1043,9 @@ def _connections(topology: Topology) -> str:
     gpus = {f"GPU{index}" for index in topology.gpus}
     paths: set[str] = set()
     for ends, path in topology.paths.items():
-        if gpus.issuperset(ends):
+        # Other devices, such as network cards, have paths too.
+        are_ends_gpus = gpus.issuperset(ends)
+        if are_ends_gpus:
             paths.add(path)
     if not paths:
         return "a topology of one GPU"

@@ -26,7 +26,8 @@ class RankNames(Struct, frozen=True):
     def of(cls, ranks: RanksTable) -> "RankNames":
         """Return the names of the ranks of `schema.RANKS`.
 
-        The name is the number alone if a process has one rank and both have this number.
+        A rank that is alone in its process, and has the number of the process, needs no name. Its
+        number is its name.
         """
         rows = ranks.select(["rank", "process_rank", "device_id"]).to_pylist()
         n_ranks_of_process = Counter(row["process_rank"] for row in rows)
@@ -36,7 +37,8 @@ class RankNames(Struct, frozen=True):
             process = row["process_rank"]
             if process is None:
                 continue
-            if n_ranks_of_process[process] > 1 or process != rank:
+            is_alone = n_ranks_of_process[process] == 1
+            if not is_alone or process != rank:
                 names[rank] = f"{rank} (process {process}, GPU {row['device_id']})"
         return cls(names)
 

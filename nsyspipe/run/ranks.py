@@ -6,7 +6,7 @@ Also whether reports can be of one run, and how large the job was.
 import itertools
 import re
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
@@ -64,7 +64,7 @@ _NO_JOB_IDS = frozenset(("", "none"))
 
 
 class _Claim(Struct, frozen=True):
-    """What a report says of its run: all reports must have the same value for a key."""
+    """What a report says of its run. All claims with one key must have one value."""
 
     digest: ReportDigest
     key: object
@@ -97,20 +97,26 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
 def _check_gaps(digests: Sequence[ReportDigest], ranks: Ranks, *, is_surely_one: bool) -> None:
     """Raise if ranks ran so long after each other that they are of different runs."""
     ranks_by_start = sorted(ranks, key=_start_ns)
-    # Of the ranks that start before, the one that ends last.
+    # Of the ranks that started before, the rank that ends last.
     last_to_end: _AnyRank | None = None
     for rank in ranks_by_start:
         if last_to_end is None:
             last_to_end = rank
             continue
         gap_ns = _start_ns(rank) - _end_ns(last_to_end)
-        max_gap_ns = MAX_GAP_IN_RUN_NS
-        if not is_surely_one:
+        if is_surely_one:
+            max_gap_ns = MAX_GAP_IN_RUN_NS
+        else:
             max_gap_ns = _max_gap_ns(last_to_end.report, rank.report)
         if gap_ns > max_gap_ns:
-            what = _DIFFERENT.format(f"{_ACTIVE} {_duration(gap_ns)} apart")
+            what = _of_different_runs(f"{_ACTIVE} {_duration(gap_ns)} apart")
             raise _conflict(digests, last_to_end.report, rank.report, what)
         last_to_end = max(last_to_end, rank, key=_end_ns)
+
+
+def _of_different_runs(reason: str) -> str:
+    """Return in words that two reports are of different runs, with the reason."""
+    return _DIFFERENT.format(reason)
 
 
 def _start_ns(rank: _AnyRank) -> int:
@@ -167,10 +173,10 @@ def _unconfirmed_captures(
     after: Rank[ProcessDigest],
     capture_of_report: Mapping[int, int],
 ) -> RankConflictError:
-    """Return the error of two reports with one process.
+    """Return the error that two reports seem to be captures of one process.
 
     `capture_of_report` has the number of each report's capture, by argument. The fix shows how to
-    analyze the capture of the report `before`.
+    analyze the capture to which the report of `before` belongs.
     """
     what = (
         f"both contain process {before.process.pid} of one host, one after the other. They "
@@ -231,7 +237,7 @@ def _claims(
 ) -> Iterator[_Claim]:
     """Yield the claims of all reports of a run. Two claims of one key must have one value.
 
-    Where the value is the argument of the report, each key may be that of one report alone.
+    The value may be the argument of the report. Then two reports with this key are a conflict.
     """
     for argument, digest in enumerate(digests):
         # Two paths may name one file, which has one device and inode.
@@ -255,15 +261,15 @@ def _claims_of_sidecars(digests: Sequence[ReportDigest], sidecars: RunSidecars) 
         digest = digests[argument]
         name = sidecar.facts.name
         if name is not None:
-            conflict = _DIFFERENT.format("their sidecars name two captures")
+            conflict = _of_different_runs("their sidecars name two captures")
             yield _Claim(digest, ("sidecar", "name"), name, conflict)
         if sidecar.world_size is not None:
-            conflict = _DIFFERENT.format("their sidecars say two world sizes")
+            conflict = _of_different_runs("their sidecars say two world sizes")
             yield _Claim(digest, ("sidecar", "size"), sidecar.world_size, conflict)
         for entry in sidecar.ranks:
-            words = f"their sidecars are of two captures, each with a rank {entry.rank}"
-            conflict = _DIFFERENT.format(words)
-            # Two captures may have one name, but not one time and process ID.
+            reason = f"their sidecars are of two captures, each with a rank {entry.rank}"
+            conflict = _of_different_runs(reason)
+            # Two captures may have the same name, but their times or process IDs differ.
             time_and_pid = sidecar.captured_at_utc_ns, entry.pid
             yield _Claim(digest, ("sidecar", entry.rank), time_and_pid, conflict)
 
@@ -273,17 +279,18 @@ def _claims_of_variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Itera
     for digest in digests:
         size = digest.facts.number("WORLD_SIZE")
         if size is not None:
-            conflict = _DIFFERENT.format("captured WORLD_SIZE is {}")
+            # Both values replace the braces once they are known.
+            conflict = _of_different_runs("captured WORLD_SIZE is {}")
             yield _Claim(digest, "WORLD_SIZE", size, conflict)
     for rank in ranks:
         number = _captured_number(rank, "RANK")
         if number is not None:
-            conflict = _DIFFERENT.format(f"captured RANK is {number} in both")
+            conflict = _of_different_runs(f"captured RANK is {number} in both")
             yield _Claim(rank.report, ("RANK", number), rank.argument, conflict)
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
         value = digest.facts.variables.get(variable, "")
         if value.strip():
-            conflict = _DIFFERENT.format(f"captured {variable} differs")
+            conflict = _of_different_runs(f"captured {variable} differs")
             yield _Claim(digest, variable, value.strip(), conflict)
 
 
@@ -301,7 +308,8 @@ def _conflict(
 ) -> RankConflictError:
     """Return the error of two reports that cannot be of one run.
 
-    If the names of the reports show several runs, the fix names these runs. Else it is --rank-map.
+    `what` is the conflict in words. If the names of all reports show several runs, the fix names
+    these runs. Else the fix suggests --rank-map.
     """
     names = _names_of_two(first, second)
     if first.file.path == second.file.path:
@@ -309,7 +317,7 @@ def _conflict(
     if what == _TWICE:
         fix = "pass each report once, or number them yourself with --rank-map"
         return RankConflictError(names, what, fix=fix)
-    fix = "pass the reports of one run"
+    reports_of_one_run = "pass the reports of one run"
     paths = [str(digest.file) for digest in digests]
     # By the word of the shell that names the reports of a run, such as a glob.
     paths_of_runs = files.words_of_runs(paths, is_whole=True)
@@ -321,24 +329,27 @@ def _conflict(
         n_more = n_runs - len(words)
         if n_more:
             words.append(f"{n_more} more")
-        return RankConflictError(names, what, fix=f"{fix}: {' or '.join(words)}")
-    conjunction = ". If they are of one run," if what.startswith(_ACTIVE) else ", or"
-    fix = f"{fix}{conjunction} number them yourself with --rank-map"
+        return RankConflictError(names, what, fix=f"{reports_of_one_run}: {' or '.join(words)}")
+    # A long gap is the only conflict that reports of one run may have.
+    is_about_gap = what.startswith(_ACTIVE)
+    conjunction = ". If they are of one run," if is_about_gap else ", or"
+    fix = f"{reports_of_one_run}{conjunction} number them yourself with --rank-map"
     return RankConflictError(names, what, fix=fix)
 
 
 def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
     """Raise if reports that are each given as a run are ranks of one run.
 
-    `arguments` are those of the command, and `start` is the start of a command that one run
-    completes. Reports whose names differ only in the rank are ranks of one run if they are of one
-    job. Reports that are not exported yet are judged by their names alone.
+    `arguments` are the arguments of the command, each of which should be a run. Reports whose names
+    differ only in the rank are ranks of one run if they are of one job. Reports that are not
+    exported yet are judged by their names alone. The fix is a command with a glob for each run. It
+    begins with `start` if that command needs only one run.
     """
     given_paths = [Path(argument) for argument in arguments]
     # By the word of the shell that names the reports of a run, such as a glob.
     paths_of_runs = files.words_of_runs(files.without_exported(given_paths))
-    for word, paths in paths_of_runs.items():
-        # An argument may be a glob, which is no file.
+    for glob, paths in paths_of_runs.items():
+        # An argument may be a glob itself, which is no file.
         report_paths = [path for path in paths if path.is_file()]
         if len(report_paths) <= 1:
             continue
@@ -348,23 +359,24 @@ def check_several_runs(arguments: Iterable[str], start: str = "") -> None:
             what = f"{len(report_paths)} reports of one {shared}, but each is given as its own run"
             needs_second_run = len(paths_of_runs) == 1 and not start
             second_run = " and another for the other run" if needs_second_run else ""
-            words = " ".join(paths_of_runs)
-            fix = f"{start}{words}{second_run}, or LABEL=REPORT if each is a run"
-            raise RankConflictError(word, what, fix=fix)
+            globs = " ".join(paths_of_runs)
+            fix = f"{start}{globs}{second_run}, or LABEL=REPORT if each is a run"
+            raise RankConflictError(glob, what, fix=fix)
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
     """Tell whether two or more reports are of one job.
 
-    They are if their world size is the same and above 1, and no rank is there twice. If no world
-    size was captured, they are if their captures began together. They are not if they name
-    different jobs.
+    Reports of one job have the same world size, which is above 1, and each has another rank. If no
+    report has a world size, their captures must have begun together. Reports with different world
+    sizes or names of jobs are of different jobs.
     """
     facts = [_facts_of(path) for path in paths]
-    sizes = {each.number("WORLD_SIZE") for each in facts}
-    if len(sizes) > 1 or _have_different_jobs(facts):
+    world_sizes = {each.number("WORLD_SIZE") for each in facts}
+    if len(world_sizes) > 1 or _have_different_jobs(facts):
         return False
-    (world_size,) = sizes
+    # All reports have this world size, or none has any.
+    (world_size,) = world_sizes
     if world_size is not None:
         ranks = {each.number("RANK") for each in facts}
         is_each_rank_once = len(ranks) == len(facts)
@@ -383,7 +395,10 @@ def _first_known(numbers: Iterable[int | None]) -> int | None:
 
 
 def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
-    """Tell whether a variable that names the job differs. A report without it differs too."""
+    """Tell whether a variable that names the job has different values in the reports.
+
+    A missing variable counts as an empty value.
+    """
     for name in JOB_VARIABLES:
         values = {report.variables.get(name, "") for report in facts}
         if len(values) > 1:
@@ -392,10 +407,10 @@ def _have_different_jobs(facts: Sequence[ReportFacts]) -> bool:
 
 
 def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> bool:
-    """Tell whether what the reports themselves say shows that they are of one run.
+    """Tell whether reports and sidecars prove that the reports are of one run.
 
-    It does if they are of one capture, or if they have the ID of one job. Reports without processes
-    do not count.
+    One report is of one run. Several reports are if they are of one capture, or if all have the ID
+    of the same job. Reports without processes do not count.
     """
     with_processes: list[int] = []
     for argument, digest in enumerate(digests):
@@ -407,14 +422,14 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     variables_of_reports = [digests[argument].facts.variables for argument in with_processes]
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         job_ids = {variables.get(name, "").strip() for variables in variables_of_reports}
-        is_one_job = len(job_ids) == 1 and job_ids.isdisjoint(_NO_JOB_IDS)
-        if is_one_job:
+        has_all_ids = job_ids.isdisjoint(_NO_JOB_IDS)
+        if has_all_ids and len(job_ids) == 1:
             return True
     return False
 
 
 def _are_of_one_capture(arguments: Sequence[int], sidecars: RunSidecars) -> bool:
-    """Tell whether all these reports have sidecars, which name one capture."""
+    """Tell whether all these reports have sidecars that were written for the same capture."""
     names_and_times = set()
     for argument in arguments:
         if argument not in sidecars.by_argument:
@@ -462,7 +477,7 @@ def number_by_name(ranks: Ranks, sidecars: RunSidecars) -> Numbering:
     processes = one_of_each_process(ranks)
     named = named_ranks(processes, sidecars)
     if named is None:
-        return Numbering((), (), "order")
+        return Numbering(numbers=(), process_numbers=(), source="order")
     numbers, source = named
     return _with_ranks(ranks, processes, _ProcessNumbers(numbers, source))
 
@@ -473,11 +488,12 @@ def number_ranks(
     rank_map: Mapping[str, int] | None,
     sidecars: RunSidecars,
 ) -> Numbering:
-    """Give each process its number: by the rank map, else one of `rank_sources`, else order.
+    """Give each process and each rank its number.
 
-    If each process has one rank, the rank has the number of its process. If some process has
-    several ranks, all ranks are counted in order of process number and device. Without a rank map,
-    raises an error if the reports cannot be of one run.
+    The number of a process comes from the rank map, else from one of `rank_sources`, else from its
+    place in the order of reports. If each process has one rank, the rank has the number of its
+    process. If some process has several ranks, all ranks are counted in order of process number and
+    device. Raises an error if there is no rank map, and the reports cannot be of one run.
     """
     if rank_map is None:
         check_one_run(digests, ranks, sidecars)
@@ -489,31 +505,36 @@ def number_ranks(
 def _with_ranks(ranks: Ranks, processes: Ranks, numbered: _ProcessNumbers) -> Numbering:
     """Return the numbers of ranks by the numbers of their processes.
 
-    `processes` has one rank of each process. `numbered` has the number of each.
+    `processes` has one rank of each process, and `numbered` has the numbers of these processes.
     """
-    # `place` is the same for all ranks of a process.
+    # All ranks of a process have the same `place`: their report and process.
     number_of_process: dict[tuple[int, int], int] = {}
     for process, number in zip(processes, numbered.numbers, strict=True):
         number_of_process[process.place] = number
     process_numbers = [number_of_process[rank.place] for rank in ranks]
-    rank_numbers = process_numbers
     has_shared_processes = len(processes) < len(ranks)
     if has_shared_processes:
         devices = [_device_key(rank.process.device_id) for rank in ranks]
         keys = list(zip(process_numbers, devices, strict=True))
-        rank_numbers = _places_in_order(keys)
-    problems = tuple(numbered.problems)
-    return Numbering(tuple(rank_numbers), tuple(process_numbers), numbered.source, problems)
+        rank_numbers = _positions_in_order(keys)
+    else:
+        rank_numbers = process_numbers
+    return Numbering(
+        numbers=tuple(rank_numbers),
+        process_numbers=tuple(process_numbers),
+        source=numbered.source,
+        problems=tuple(numbered.problems),
+    )
 
 
-def _places_in_order(keys: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return for each key its place in the sorted keys. Equal keys keep their order."""
+def _positions_in_order(keys: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return for each key its position in the sorted keys. Equal keys keep their order."""
     n_keys = len(keys)
-    indices_by_key = sorted(range(n_keys), key=keys.__getitem__)
-    places = [0] * n_keys
-    for place_in_order, index in enumerate(indices_by_key):
-        places[index] = place_in_order
-    return places
+    indices_in_order = sorted(range(n_keys), key=keys.__getitem__)
+    positions = [0] * n_keys
+    for position, index in enumerate(indices_in_order):
+        positions[index] = position
+    return positions
 
 
 def _number_processes(
@@ -531,10 +552,10 @@ def _number_processes(
     keys = [_order_of_process(rank) for rank in processes]
     problems = []
     if keys:
-        # The number of a process that is alone cannot be wrong in its order.
+        # The only process of a run cannot be in a wrong place.
         severity = "info" if len(keys) == 1 else None
         problems.append(problem("rank-by-order", severity=severity))
-    return _ProcessNumbers(_places_in_order(keys), "order", problems)
+    return _ProcessNumbers(_positions_in_order(keys), "order", problems)
 
 
 def _order_of_process(rank: _AnyRank) -> tuple[int, ...]:
@@ -556,17 +577,13 @@ def _device_key(device: int | None) -> int:
 def _problems_of_map(
     ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars
 ) -> Iterator[Problem]:
-    """Yield the problem that numbers of the rank map differ from those of the capture.
+    """Yield the problem that the rank map gives other numbers than the capture.
 
-    It names the first such process. The capture recorded the number of a process in RANK, or else
-    in the sidecar. `numbers` are those of the rank map.
+    The problem names the first process with another number. `numbers` are those of the rank map.
     """
-    # The first two sources are RANK and the sidecar.
-    sources = itertools.islice(rank_sources(ranks, sidecars), 2)
-    numbers_of_sources = [source_numbers for _, source_numbers in sources]
-    captured_numbers = map(_first_known, zip(*numbers_of_sources, strict=True))
     different = []
-    for rank, number, captured in zip(ranks, numbers, captured_numbers, strict=True):
+    for rank, number in zip(ranks, numbers, strict=True):
+        captured = _number_of_capture(rank, sidecars)
         if captured is not None and captured != number:
             different.append((rank, number, captured))
     if different:
@@ -575,6 +592,15 @@ def _problems_of_map(
         n_more = len(different) - 1
         more = f" (and {n_more} more)" if n_more else ""
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
+
+
+def _number_of_capture(rank: _AnyRank, sidecars: RunSidecars) -> int | None:
+    """Return the captured RANK of a process, else its rank in the sidecar, else None."""
+    captured_rank = _captured_number(rank, "RANK")
+    if captured_rank is not None:
+        return captured_rank
+    entry = _entry_of(rank, sidecars)
+    return entry.rank if entry else None
 
 
 def ranks_table(
@@ -588,24 +614,22 @@ def ranks_table(
 ) -> pa.Table:
     """Return `schema.RANKS`, with a row for each rank.
 
-    `source` is the source of the rank numbers, and `names` are those of the reports. `works` is
-    what the steps of each rank work on. A number of operations is null if CUDA graphs that were
-    captured as a whole may hold such operations.
+    `source` is the source of the rank numbers, and `names` are the names of the reports. `works`
+    has, for each rank, what its steps work on. A number of operations is null if CUDA graphs that
+    were captured as a whole may hold such operations. Clock offsets are null if the clocks of some
+    reports cannot be compared.
     """
     rows: list[_Row] = []
-    for rank, work in zip(cross_rank.placed, works, strict=True):
+    for rank, work in zip(cross_rank.ranks, works, strict=True):
         row = _identity_of_rank(rank, source, names, sidecars)
         row |= _device_and_counts(rank, is_comm_in_graphs=is_comm_in_graphs)
         row |= memory_of_rank(rank, sidecars)
         row["peak_datatype"] = work.peak_datatype
         row["peak_datatype_source"] = work.peak_datatype_source
         row["clock_shift_ns"] = rank.shift_ns
-        row["clock_offset_ns"] = None
-        row["clock_error_ns"] = None
-        if cross_rank.offsets is not None:
-            offset = cross_rank.offsets[rank.argument]
-            row["clock_offset_ns"] = offset.offset_ns
-            row["clock_error_ns"] = offset.error_ns
+        offset = cross_rank.offsets[rank.argument] if cross_rank.offsets else None
+        row["clock_offset_ns"] = offset.offset_ns if offset else None
+        row["clock_error_ns"] = offset.error_ns if offset else None
         rows.append(row)
     return schema.RANKS.from_rows(rows)
 
@@ -632,7 +656,11 @@ def _identity_of_rank(
 
 
 def _device_and_counts(rank: Rank[ProcessDigest], *, is_comm_in_graphs: bool) -> _Row:
-    """Return the columns of a rank's row about its GPU and its numbers of operations."""
+    """Return the columns of a rank's row about its GPU and its numbers of operations.
+
+    CUDA graphs that were captured as a whole may hold copies. `is_comm_in_graphs` says that they
+    may hold communication too.
+    """
     process = rank.process
     has_graphs = bool(rank.report.n_graphs)
     has_hidden_comm = has_graphs and is_comm_in_graphs
@@ -669,14 +697,15 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
     the source does not have it.
     """
 
-    def captured(variable: str) -> tuple[str, list[int | None]]:
+    def source_of_variable(variable: str) -> tuple[str, list[int | None]]:
         numbers = [_captured_number(rank, variable) for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
 
-    yield captured("RANK")
+    yield source_of_variable("RANK")
     entries = [_entry_of(rank, sidecars) for rank in ranks]
     yield "sidecar", [entry.rank if entry else None for entry in entries]
-    yield from map(captured, LAUNCHER_SIZES)
+    for variable in LAUNCHER_SIZES:
+        yield source_of_variable(variable)
     yield "nccl_payload", [_number_by_payload(rank) for rank in ranks]
     yield "nvtx_mpi", [_number_by_mpi(rank) for rank in ranks]
     yield "file_name", _numbers_of_names(ranks)
@@ -701,16 +730,14 @@ def _numbers_of_names(ranks: Ranks) -> list[int | None]:
     All are None if one of the numbers is too large for a rank, or if all may be process IDs.
     """
     numbers = [_number_of_names(rank) for rank in ranks]
-    no_numbers: list[int | None] = [None] * len(numbers)
-    may_all_be_process_ids = True
-    for rank, number in zip(ranks, numbers, strict=True):
-        if number is None:
-            continue
-        if not _may_be_rank(number, rank.report):
-            return no_numbers
-        if not _may_be_process_id(number, rank.process.pid):
-            may_all_be_process_ids = False
-    return no_numbers if may_all_be_process_ids else numbers
+    numbered = [
+        (rank, number) for rank, number in zip(ranks, numbers, strict=True) if number is not None
+    ]
+    are_ranks = all(_may_be_rank(number, rank.report) for rank, number in numbered)
+    are_process_ids = all(_may_be_process_id(number, rank.process.pid) for rank, number in numbered)
+    if are_ranks and not are_process_ids:
+        return numbers
+    return [None] * len(numbers)
 
 
 def _number_of_names(rank: _AnyRank) -> int | None:
@@ -748,9 +775,9 @@ def _may_be_rank(number: int, report: ReportDigest) -> bool:
 
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
-    """Return the numbers of `ranks` by the first source that numbers all of them differently.
+    """Return the numbers of `ranks` by the first source that gives each of them another number.
 
-    The name of the source comes behind the numbers. The result is None if no source does so.
+    Returns the numbers and the name of the source, or None if there is no such source.
     """
     for source, source_numbers in rank_sources(ranks, sidecars):
         numbers = _all_numbers(source_numbers)
@@ -769,8 +796,8 @@ def _all_numbers(candidates: Sequence[int | None]) -> list[int] | None:
 def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     """Return how many ranks the launcher started, None if it is not known.
 
-    It is known only if a variable of the launcher, such as SLURM_PROCID, numbers the ranks. It is
-    not known if reports say different sizes, or a size that is not above all numbers.
+    A launcher that numbers the ranks, for example in SLURM_PROCID, has a variable for their number
+    too. All reports must have the same value of it, and each number must be below that.
     """
     named = named_ranks(ranks, sidecars)
     if named is None:
@@ -782,7 +809,8 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
         return None
     sizes = {rank.report.facts.number(size_variable) for rank in ranks}
     size = sizes.pop() if len(sizes) == 1 else None
-    if size is None or size <= max(numbers, default=0):
+    largest_number = max(numbers, default=0)
+    if size is None or size <= largest_number:
         return None
     return size
 
@@ -832,16 +860,16 @@ def job_size(
        prove nothing if numbers are only an order, or come from file names that do not count from 0:
        process IDs (``%p``) and dates are numbers too.
 
-    If processes have several devices, NCCL counts more ranks than launchers do.
+    If processes have several devices, NCCL counts more ranks than launchers do. If none of these is
+    known, processes without recorded kernels are counted as ranks too.
     """
     digests = gathered.digests
     n_ranks = len(ranks)
     processes = one_of_each_process(ranks)
     n_processes = len(processes)
-    # The user's numbers show nothing of the launcher's.
-    launched_size = None
-    if numbering.source != "rank_map":
-        launched_size = launcher_size(processes, gathered.sidecars)
+    # With a rank map, the variables of the launcher may be wrong.
+    has_rank_map = numbering.source == "rank_map"
+    launched_size = None if has_rank_map else launcher_size(processes, gathered.sidecars)
     least_size = _least_size(numbering, ranks_of_all_reports)
     has_shared_processes = n_processes < n_ranks
     if has_shared_processes:
@@ -851,13 +879,13 @@ def job_size(
         return _size_with_shared_processes(
             n_job_processes, n_nccl_ranks, n_ranks=n_ranks, n_processes=n_processes
         )
-    size = world_size(digests, gathered.sidecars, log, launched_size)
-    if size is None:
-        size = least_size
+    reported_size = world_size(digests, gathered.sidecars, log, launched_size)
+    size = _first_known((reported_size, least_size))
     n_unrecorded = n_unrecorded_ranks(digests)
     if size is None and n_unrecorded and ranks:
-        return JobSize(None, n_ranks + n_unrecorded)
-    return JobSize(size, size)
+        # Processes without recorded kernels are ranks of the job too.
+        return JobSize(world_size=None, n_ranks=n_ranks + n_unrecorded)
+    return JobSize(world_size=size, n_ranks=size)
 
 
 def _size_with_shared_processes(
@@ -865,11 +893,12 @@ def _size_with_shared_processes(
 ) -> JobSize:
     """Return the size of a job if some of the present processes have several ranks.
 
-    The present processes are `n_processes`, and have `n_ranks` ranks. `n_job_processes` is what a
-    launcher counts, and `n_nccl_ranks` is what NCCL counts. None is not known.
+    The run has `n_processes` processes with `n_ranks` ranks. `n_job_processes` is the size of the
+    job in processes, by a launcher or by their numbers. `n_nccl_ranks` is its size in ranks, by
+    NCCL. Each is None if it is not known.
     """
     if n_job_processes is None and n_nccl_ranks is None:
-        return JobSize(None, None)
+        return JobSize(world_size=None, n_ranks=None)
     least_n_ranks = n_ranks
     if n_job_processes is not None and n_job_processes > n_processes:
         # Each missing process has at least one rank.
@@ -877,7 +906,7 @@ def _size_with_shared_processes(
         least_n_ranks += n_missing
     if n_nccl_ranks is not None:
         least_n_ranks = max(least_n_ranks, n_nccl_ranks)
-    return JobSize(n_job_processes, least_n_ranks)
+    return JobSize(world_size=n_job_processes, n_ranks=least_n_ranks)
 
 
 def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
@@ -894,20 +923,25 @@ def n_unrecorded_ranks(digests: Sequence[ReportDigest]) -> int:
 def _least_size(numbering: Numbering, ranks_of_all_reports: Iterable[int]) -> int | None:
     """Return how many processes a job must have by their numbers, None if these prove nothing.
 
-    The largest number proves as many processes as there are numbers from 0 to it. Numbers of
-    processes prove this only if there are gaps between them.
+    A job counts its processes from 0. So a process with the number 7 proves 8 processes. The
+    numbers of the processes that were read count only if there are gaps between them.
     """
-    proven_numbers = set(ranks_of_all_reports)
     process_numbers = set(numbering.process_numbers)
-    if process_numbers and _do_count_ranks(process_numbers, numbering.source):
-        n_without_gaps = max(process_numbers) - min(process_numbers) + 1
-        has_gaps = n_without_gaps > len(process_numbers)
-        if has_gaps:
-            proven_numbers |= process_numbers
-    largest_number = max(proven_numbers, default=-1)
-    if largest_number < 0:
-        return None
-    return largest_number + 1
+    do_count = _do_count_ranks(process_numbers, numbering.source)
+    proving_numbers = set(ranks_of_all_reports)
+    if do_count and _have_gaps(process_numbers):
+        proving_numbers |= process_numbers
+    # Damaged reports may have negative numbers, which count nothing.
+    counting_numbers = [number for number in proving_numbers if number >= 0]
+    return max(counting_numbers) + 1 if counting_numbers else None
+
+
+def _have_gaps(numbers: Collection[int]) -> bool:
+    """Tell whether a number between the lowest and the highest is missing."""
+    if not numbers:
+        return False
+    n_without_gaps = max(numbers) - min(numbers) + 1
+    return len(numbers) < n_without_gaps
 
 
 def _do_count_ranks(numbers: Container[int], source: str) -> bool:
@@ -948,7 +982,7 @@ def world_size(
     """Return how many ranks the job had, None if it is not known.
 
     This is the recorded world size, else what the launcher started (`launched`), else the size of
-    NCCL's largest communicator.
+    NCCL's largest communicator. NCCL's log counts only if no payload has a communicator.
     """
     recorded_size = recorded_world_size(digests, sidecars)
     communicator_sizes = []
@@ -960,9 +994,10 @@ def world_size(
 
 
 def run_sizes(gathered: Gathered) -> list[int]:
-    """Return the numbers of ranks that a run may have by its reports, sorted.
+    """Return how many ranks a run may have by its reports, as sorted numbers.
 
-    These are the number of ranks in the reports, the world size, and what the launcher started.
+    These numbers are the ranks in the reports, the world size, and what a launcher started. A
+    launcher that started fewer ranks than the reports have is left out.
     """
     digests = gathered.digests
     sidecars = gathered.sidecars
@@ -987,8 +1022,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int], sidecars: RunSidecar
 
     Raises `OptionError` unless the map names each process and no other, and each number once.
     """
-    # The name by which errors call each process, and the names that the map has of it.
+    # The name of each process in errors.
     shown_names: list[str] = []
+    # The keys of the map that name each process.
     keys_of_processes: list[list[str]] = []
     for rank in ranks:
         # A process that was captured several times may be named by any of its reports.
@@ -1023,7 +1059,10 @@ def _check_one_number(name: str, keys: Sequence[str], rank_map: Mapping[str, int
 def _check_all_used(
     names: Sequence[str], keys_of_processes: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> None:
-    """Raise if the map has a key that names no process, or a second key for one report."""
+    """Raise if the map has a key that names no process, or a second key for one report.
+
+    `keys_of_processes` has one key for each report of a process.
+    """
     used_keys = set(itertools.chain.from_iterable(keys_of_processes))
     unused = rank_map.keys() - used_keys
     if unused:
@@ -1035,7 +1074,10 @@ def _check_all_used(
 def _check_all_named(
     names: Sequence[str], keys_of_processes: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> list[str]:
-    """Return the first key of each process in the map, and raise if a process has none."""
+    """Return the first key of each process in the map. Raises `OptionError` if a process has none.
+
+    `names` are the names of the processes in errors.
+    """
     first_keys: list[str] = []
     absent: list[str] = []
     for name, keys in zip(names, keys_of_processes, strict=True):
@@ -1056,8 +1098,8 @@ def _check_all_named(
 
 def _check_below_world_size(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> None:
     """Raise if a number is not below the largest recorded world size."""
-    sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
-    world_size = max(sizes, default=None)
+    recorded_sizes = _known(recorded_world_size([rank.report], sidecars) for rank in ranks)
+    world_size = max(recorded_sizes, default=None)
     if world_size is not None and max(numbers) >= world_size:
         what = f"gives rank {max(numbers)} of {world_size}"
         raise OptionError("--rank-map", what, fix=f"ranks 0 to {world_size - 1}")
@@ -1072,9 +1114,10 @@ def _names_of(part: _AnyRank) -> list[str]:
 def _keys_of_parts(
     names_of_parts: Sequence[Sequence[str]], rank_map: Mapping[str, int]
 ) -> list[str]:
-    """Return the first key that a map has of each report of one process.
+    """Return the keys of a map that name the reports of one process, at most one for each report.
 
-    Reports that the map does not name are left out.
+    `names_of_parts` has, for each report, the names that a map may use. Reports that the map does
+    not name are left out.
     """
     keys = []
     for names in names_of_parts:
@@ -1087,8 +1130,8 @@ def _keys_of_parts(
 def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names that a rank map may use for a process of a report.
 
-    The names are every tail of the report's path, its stem, its path, and every tail of the path of
-    its export. `pid` is None if the process is alone in the report. Else each name ends in
+    A report may be named by its path, by any tail of its path, by its stem, or by any tail of the
+    path of its export. `pid` is None if the process is alone in the report. Else each name ends in
     ``:PID``.
     """
     exported = path.with_suffix(files.EXPORT_SUFFIX)
@@ -1143,7 +1186,8 @@ def choose_ranks(
 
     The ranks of reports come from the rank map, else from numbers at the end of their names, else
     from the captured RANK, for which reports are opened. Raises `OptionError` if a rank does not
-    exist, or if nothing tells the ranks of the reports.
+    exist, if the ranks of the reports are not known, or if a report with a wanted rank has other
+    ranks too.
     """
     wanted = asked_ranks(asked)
     shown = _shown_option(asked, wanted)
@@ -1163,7 +1207,7 @@ def choose_ranks(
         fix = f"--ranks {shown_ranks(chosen_ranks)}, or leave out --ranks"
         raise OptionError(option, what, fix=fix)
     chosen_reports = itertools.compress(reports, has_wanted_rank)
-    chosen_map = full_map and _entries_of(chosen_ranks, full_map)
+    chosen_map = None if full_map is None else _entries_of(chosen_ranks, full_map)
     return ChosenRanks(
         asked=shown,
         reports=tuple(chosen_reports),
@@ -1176,16 +1220,14 @@ def choose_ranks(
 def _check_all_exist(option: str, wanted: frozenset[int], existing: frozenset[int]) -> None:
     """Raise if a rank that was asked for does not exist.
 
-    The fix suggests the wanted ranks that exist, or all ranks if none of the wanted ones exists.
+    The fix suggests the wanted ranks that exist. If none of them exists, it suggests all ranks.
     """
     absent = wanted - existing
     if not absent:
         return
-    fix = RANK_MAP
-    if existing:
-        wanted_and_existing = wanted & existing
-        suggested = wanted_and_existing or existing
-        fix = f"--ranks {shown_ranks(suggested)}"
+    suggested = (wanted & existing) or existing
+    # If no report has a rank, the rank map is wrong.
+    fix = f"--ranks {shown_ranks(suggested)}" if suggested else RANK_MAP
     what = f"rank {min(absent)} is not there"
     raise OptionError(option, what, found=shown_ranks(existing), fix=fix)
 
@@ -1227,20 +1269,17 @@ def _ranks_of(
 ) -> list[set[int]] | None:
     """Return the ranks of each report before it is read, None if nothing numbers all reports.
 
-    A report that the rank map does not name has no ranks.
+    With a rank map, a report may have several ranks, or none if the map does not name it. Else each
+    report has one rank, by the number in its name or by the captured RANK.
     """
     given_paths = [Path(str(report)) for report in reports]
     if rank_map is not None:
         ranks_of_name = grouped((_without_pid(key), rank) for key, rank in rank_map.items())
         return [_mapped_ranks(path, ranks_of_name) for path in given_paths]
     numbers = _all_numbers([stem_rank(path) for path in given_paths])
-    are_exports = all(report.path.suffix == files.EXPORT_SUFFIX for report in reports)
-    if numbers is None and are_exports:
-        facts = [_facts_of(report) for report in reports]
-        numbers = _captured_ranks(facts)
     if numbers is None:
-        return None
-    return [{rank} for rank in numbers]
+        numbers = _captured_ranks(reports)
+    return None if numbers is None else [{rank} for rank in numbers]
 
 
 def _without_pid(key: str) -> str:
@@ -1259,11 +1298,16 @@ def _mapped_ranks(path: Path, ranks_of_name: Mapping[str, Sequence[int]]) -> set
     return set()
 
 
-def _captured_ranks(facts: Sequence[ReportFacts]) -> list[int] | None:
-    """Return the rank of each report by the first variable that all have, None without one.
+def _captured_ranks(reports: Sequence[ReportFile]) -> list[int] | None:
+    """Return the rank of each report by the first variable that all reports captured.
 
-    Several reports may have the same rank, because a rank may be captured several times.
+    None if there is no such variable, or if a report is not exported yet. Several reports may have
+    the same rank, because a rank may be captured several times.
     """
+    are_exports = all(report.path.suffix == files.EXPORT_SUFFIX for report in reports)
+    if not are_exports:
+        return None
+    facts = [_facts_of(report) for report in reports]
     for variable in ("RANK", *LAUNCHER_SIZES):
         numbers = _known(each.number(variable) for each in facts)
         if len(numbers) == len(facts):

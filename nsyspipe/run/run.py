@@ -175,8 +175,10 @@ class RunHeader:
         variables = {**of_launcher}
         for name, value in (self.environment or {}).items():
             is_masked = MASK in value
-            if name not in of_launcher or not is_masked:
-                variables[name] = value
+            if is_masked and name in of_launcher:
+                # The launcher may have the value without the mask.
+                continue
+            variables[name] = value
         return variables
 
     @property
@@ -206,7 +208,10 @@ def job_ranks(n_ranks: int, n_processes: int | None, world_size: int | None) -> 
 
 
 def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
-    """Return `RunHeader.steps_from`, what the steps come from. `family` is None without steps."""
+    """Return `RunHeader.steps_from`, what the steps come from: ranges, a launch pattern, and so on.
+
+    `family` is None if the ranks have no steps. A run without ranks may have steps of hosts.
+    """
     if not n_ranks:
         return HOST if n_host_steps else None
     if family is None:
@@ -491,8 +496,8 @@ class Run(NamedTables, ABC):
         if drawn is None:
             return schema.TIMELINE.empty()
         operations = self.operations((drawn.step, drawn.step), drawn.ranks)
-        # Once the first operations are asked for, workers read the others while this process makes
-        # the table of collectives.
+        # Workers read all operations as soon as the first are asked for. Meanwhile, this process
+        # makes the table of collectives.
         first_operations = list(itertools.islice(operations, 1))
         all_operations = itertools.chain(first_operations, operations)
         return drawing.timeline(self.steps(), self.collectives(), all_operations, drawn.step)
@@ -503,16 +508,17 @@ class Run(NamedTables, ABC):
         """Return which step and ranks a timeline shows, None if the run has no step."""
         from nsyspipe.analysis import timeline as drawing  # noqa: PLC0415 - few ask for it
 
-        if step is None:
-            step = drawing.representative_step(self.steps())
-        if step is None:
+        drawn_step = drawing.representative_step(self.steps()) if step is None else step
+        if drawn_step is None:
             return None
-        if ranks is None:
-            few_ranks = self.telling_ranks(drawing.MAX_RANKS // 8)
-            many_ranks = self.telling_ranks(drawing.MAX_RANKS)
-            drawn_ranks = drawing.drawn_ranks(self.steps(), step, [*few_ranks, *many_ranks])
-            return schema.DrawnStep(step, drawn_ranks)
-        return schema.DrawnStep(step, self.chosen_ranks(ranks))
+        if ranks is not None:
+            return schema.DrawnStep(drawn_step, self.chosen_ranks(ranks))
+        # The most informative ranks come first, and so are drawn if not all can be.
+        most_informative = self.telling_ranks(drawing.MAX_RANKS // 8)
+        informative = self.telling_ranks(drawing.MAX_RANKS)
+        ranks_to_draw = [*most_informative, *informative]
+        drawn_ranks = drawing.drawn_ranks(self.steps(), drawn_step, ranks_to_draw)
+        return schema.DrawnStep(drawn_step, drawn_ranks)
 
     def counter_bars(self, step: int | None = None, ranks: AskedRanks = None) -> CounterBarsTable:
         """`schema.COUNTER_BARS`: hardware counters in the timeline of one step.
@@ -550,7 +556,10 @@ class Run(NamedTables, ABC):
         return self._lanes_of(name, drawn)
 
     def _lanes_of(self, name: str, drawn: schema.DrawnStep) -> pa.Table:
-        """Return what a table has of a step on some ranks: here, if it is the saved step."""
+        """Return the rows of a table that are of the drawn step and ranks.
+
+        A saved run has only the rows of the step that was drawn when it was saved.
+        """
         table = self._table(name)
         is_of_step = pc.equal(table["step"], drawn.step)
         ranks = pa.array(drawn.ranks, pa.int64())
@@ -630,8 +639,10 @@ class Run(NamedTables, ABC):
         except NsyspipeError as error:
             first_line = str(error).splitlines()[0]
             return f"<Run that cannot be read: {first_line}>"
-        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
-        steps = "a capture without steps" if self.is_capture else steps
+        if self.is_capture:
+            steps = "a capture without steps"
+        else:
+            steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
 
     def table(self, name: str) -> pa.Table:
@@ -658,9 +669,13 @@ class Run(NamedTables, ABC):
 def _unknown_ranks(
     unknown: Sequence[int], wanted: Collection[int], present: Sequence[int]
 ) -> OptionError:
-    """Return the error for ranks that a run does not have."""
-    known = {*wanted}.intersection(present)
-    usable = ",".join(ranges(known or present))
+    """Return the error for ranks that a run does not have.
+
+    The fix suggests the wanted ranks that the run has, or all ranks of the run if it has none of
+    them.
+    """
+    wanted_and_present = {*wanted}.intersection(present)
+    usable = ",".join(ranges(wanted_and_present or present))
     shown = shortened(few(ranges(unknown), _MAX_RANGES_SHOWN), _MAX_TEXT_LENGTH)
     return OptionError(
         f"ranks {shown}",

@@ -54,12 +54,12 @@ def problems_of_run(
     run: NumberedRun, cross_rank: comm.CrossRank, steps: SelectedSteps
 ) -> tuple[Problem, ...]:
     """Return all problems of a run, in order of their stage."""
-    ranks = cross_rank.placed
+    ranks = cross_rank.ranks
     gathered = run.gathered
-    # Hosts without numbers are no ranks.
-    has_ranks_to_number = run.is_numbered or not run.hosts
     problems = [*_problems_of_reports(run, ranks, may_hide_comm=steps.may_hide_comm)]
-    if has_ranks_to_number:
+    # Hosts that nothing numbers need not be ranks, so their order is no problem.
+    are_unnumbered_hosts = bool(run.hosts) and not run.is_numbered
+    if not are_unnumbered_hosts:
         problems += run.numbering.problems
     problems += cross_rank.problems
     problems += _problems_of_captures(ranks)
@@ -84,7 +84,11 @@ def lacks_communication(ranks: Ranks, n_job_ranks: int | None) -> bool:
 def _problems_of_reports(
     run: NumberedRun, ranks: Ranks, *, may_hide_comm: bool
 ) -> Iterator[Problem]:
-    """Yield the problems of each report, with its name and, if known, the rank."""
+    """Yield the problems of each report, with its name and, if known, the rank.
+
+    A report without GPU activity has one problem: that it was captured without a GPU, or else that
+    it has no GPU activity. The latter is an error if no report has any.
+    """
     digests = run.gathered.digests
     numbers = _numbers_by_report(ranks)
     for argument, digest in enumerate(digests):
@@ -119,11 +123,12 @@ def _problems_of_report(
 ) -> Iterator[Problem]:
     """Yield the problems of one report with the report's name and the rank.
 
-    A problem of the whole report has a rank only if the report has one rank.
+    `rank_numbers` has the number of each rank of the report, by process and device. A problem of
+    the whole report has a rank only if the report has one rank. `may_hide_comm` says that CUDA
+    graphs may hide communication of the run.
     """
-    only_rank = None
-    if len(rank_numbers) == 1:
-        (only_rank,) = rank_numbers.values()
+    has_one_rank = len(rank_numbers) == 1
+    only_rank = next(iter(rank_numbers.values())) if has_one_rank else None
     for report_problem in digest.problems:
         key = report_problem.process_id, report_problem.device_id
         rank_number = rank_numbers.get(key, only_rank)
@@ -137,16 +142,17 @@ def _problems_of_captures(ranks: Ranks) -> Iterator[Problem]:
     """Yield how many ranks were captured several times, and how often: ``2`` or ``2 to 3``."""
     n_captures_of_ranks = [len(rank.captures) for rank in ranks if rank.captures]
     if n_captures_of_ranks:
-        fewest_and_most = sorted({min(n_captures_of_ranks), max(n_captures_of_ranks)})
-        times = " to ".join(map(str, fewest_and_most))
+        fewest = min(n_captures_of_ranks)
+        most = max(n_captures_of_ranks)
+        times = str(most) if fewest == most else f"{fewest} to {most}"
         yield problem("captured-several-times", n=len(n_captures_of_ranks), times=times)
 
 
 def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
-    """Yield ranks without a GPU model, a run without communication, and ranks of the job missing.
+    """Yield ranks without a GPU model, a run without communication, and missing ranks of the job.
 
-    The missing ranks are named by the world size. Without a world size, NCCL may show how many
-    there are.
+    The world size shows which ranks are missing. Without a world size, NCCL may show how many ranks
+    are missing.
     """
     numbering = run.numbering
     job = run.job
@@ -160,8 +166,8 @@ def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
         yield problem("no-comm-kernels", n=len(ranks))
     if job.world_size is not None:
         yield from _problems_of_absent_ranks(run, ranks, job.world_size)
-    elif numbering.has_shared_processes and not job.has_all(len(ranks)):
-        n_missing = (job.n_ranks or 0) - len(ranks)
+    elif numbering.has_shared_processes and job.n_ranks is not None and job.n_ranks > len(ranks):
+        n_missing = job.n_ranks - len(ranks)
         yield problem(
             "ranks-missing",
             n=n_missing,
@@ -172,22 +178,21 @@ def _problems_of_ranks(run: NumberedRun, ranks: Ranks) -> Iterator[Problem]:
 
 
 class _AbsentRanks(Struct, frozen=True):
-    """The numbers of a job, of ranks or of processes, that a run does not have."""
+    """The ranks of a job, or its processes, that a run does not have, by number."""
 
     # In reports that are not read.
     unread: list[int]
     # Left out of the capture on purpose.
     not_captured: list[int]
-    # Numbers that are in the run, or in one of the lists above.
+    # All that are in the run, or in one of the lists above. All others of the job are missing.
     accounted: frozenset[int]
-    # How many numbers below the world size are not accounted for.
     n_missing: int
 
 
 def _problems_of_absent_ranks(run: NumberedRun, ranks: Ranks, world_size: int) -> Iterator[Problem]:
-    """Yield which numbers of the job are not in the run, and why.
+    """Yield which ranks of the job are not in the run, and why.
 
-    The numbers are those of ranks, or of processes if some process has several ranks.
+    If some process has several ranks, these are numbers of processes instead.
     """
     if not ranks:
         return
@@ -217,20 +222,24 @@ def _find_absent_ranks(
     sidecars: RunSidecars,
     ranks_of_all_reports: frozenset[int],
 ) -> _AbsentRanks:
-    """Find the numbers of the job that are not among the `present` ones, and why.
+    """Find the ranks of the job that are not in the run, and why. `present` are those in the run.
 
-    A sidecar says that a rank was not captured: it has neither a report nor a problem.
+    If the sidecar has neither a report nor a problem of a rank, the rank was left out of the
+    capture on purpose.
     """
     with_report = present | ranks_of_all_reports
-    entries_without_report = [entry for entry in sidecars.ranks if entry.report is None]
-    left_out = {entry.rank for entry in entries_without_report if entry.problem is None}
-    not_captured = left_out - with_report
-    not_captured_in_job = sorted(number for number in not_captured if number < world_size)
-    accounted = frozenset(with_report.union(not_captured_in_job))
-    n_accounted = sum(number < world_size for number in accounted)
-    unread = sorted(ranks_of_all_reports - present)
-    n_missing = world_size - n_accounted
-    return _AbsentRanks(unread, not_captured_in_job, accounted, n_missing)
+    left_out = {
+        entry.rank for entry in sidecars.ranks if entry.report is None and entry.problem is None
+    }
+    not_captured = sorted(rank for rank in left_out - with_report if rank < world_size)
+    accounted = with_report.union(not_captured)
+    n_accounted_in_job = sum(rank < world_size for rank in accounted)
+    return _AbsentRanks(
+        unread=sorted(ranks_of_all_reports - present),
+        not_captured=not_captured,
+        accounted=frozenset(accounted),
+        n_missing=world_size - n_accounted_in_job,
+    )
 
 
 def _name_unread_files(sidecars: RunSidecars, accounted: frozenset[int]) -> str:
@@ -247,23 +256,30 @@ def _name_unread_files(sidecars: RunSidecars, accounted: frozenset[int]) -> str:
 
 
 def _problems_of_unrecorded_processes(run: NumberedRun) -> Iterator[Problem]:
-    """Yield the processes without kernels of each report, and the ranks that they may stand for."""
+    """Yield the processes without kernels of each report, and the ranks that they may be."""
     if not run.ranks:
         return
-    world_size = run.job.world_size
-    missing_numbers = None
-    if world_size is not None and run.is_numbered:
-        present = set(run.numbering.process_numbers)
-        # The first numbers are enough. A world size may be any number.
-        missing = (number for number in range(world_size) if number not in present)
-        missing_numbers = list(itertools.islice(missing, MAX_NAMED_MISSING_RANKS))
-    missing_ranks = MissingRanks(world_size, missing_numbers)
+    missing_ranks = MissingRanks(run.job.world_size, _first_missing_numbers(run))
     for digest, name in zip(run.gathered.digests, run.report_names, strict=True):
         for process_problem in problems_of(digest.unrecorded, missing_ranks):
             yield process_problem.at(report=name)
 
 
+def _first_missing_numbers(run: NumberedRun) -> list[int] | None:
+    """Return the first numbers of the job that no process of the run has, None if not known.
+
+    Not all are returned, because a hostile report may have a huge world size.
+    """
+    world_size = run.job.world_size
+    if world_size is None or not run.is_numbered:
+        return None
+    present = set(run.numbering.process_numbers)
+    missing = (number for number in range(world_size) if number not in present)
+    return list(itertools.islice(missing, MAX_NAMED_MISSING_RANKS))
+
+
 def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
+    """Yield the problem that the run has more processes than the recorded world size."""
     recorded_size = recorded_world_size(run.gathered.digests, run.gathered.sidecars)
     n_processes = run.numbering.n_processes
     if recorded_size is not None and n_processes > recorded_size:
@@ -273,10 +289,10 @@ def _problems_of_world_size(run: NumberedRun) -> Iterator[Problem]:
 def _problems_of_message_sizes(
     cross_rank: comm.CrossRank, digests: Sequence[ReportDigest]
 ) -> Iterator[Problem]:
-    """Yield that some or all operations in steps have no message size, and why if all."""
-    has_one_rank = len(cross_rank.placed) <= 1
-    if has_one_rank:
-        # One rank sends nothing.
+    """Yield that operations in steps have no message size, and why if none has one."""
+    is_single_rank = len(cross_rank.ranks) <= 1
+    if is_single_rank:
+        # A single rank sends nothing.
         return
     in_steps = np.flatnonzero(cross_rank.rows.in_step)
     n_operations = in_steps.size
@@ -288,14 +304,15 @@ def _problems_of_message_sizes(
     if n_absent < n_operations:
         yield problem("few-message-sizes", n=n_absent, total=n_operations)
         return
-    gaps = {digest.size_gap for digest in digests}
-    # If no report has a gap, there are sizes, but none belongs to a kernel.
-    without_kernel = (
-        "no NCCL payload matches a communication kernel",
-        "capture whole steps on every rank, with CUDA API calls (--trace=cuda,nvtx)",
-    )
-    reasons = (reason_and_fix for gap, reason_and_fix in SIZE_GAPS.items() if gap in gaps)
-    why, how = next(reasons, without_kernel)
+    gaps_of_reports = {digest.size_gap for digest in digests}
+    # `SIZE_GAPS` has the most important gap first.
+    gap = next((gap for gap in SIZE_GAPS if gap in gaps_of_reports), None)
+    if gap is None:
+        # NCCL reports sizes, but none of them belongs to a kernel.
+        why = "no NCCL payload matches a communication kernel"
+        how = "capture whole steps on every rank, with CUDA API calls (--trace=cuda,nvtx)"
+    else:
+        why, how = SIZE_GAPS[gap]
     yield problem("no-message-size", why=why, how=how)
 
 
@@ -309,7 +326,7 @@ def _problems_of_steps(
         yield problem("no-steps", why=why_no_steps)
         return
     rank_numbers = [rank.number for rank in ranks]
-    for ranks_without, step_numbers in _ranks_without_steps(steps.table, rank_numbers).items():
+    for ranks_without, step_numbers in _find_missing_steps(steps.table, rank_numbers).items():
         listed_steps = _list_numbers(step_numbers, len(step_numbers))
         listed_ranks = _list_numbers(ranks_without, len(ranks_without))
         yield problem("step-missing", step=listed_steps, missing=listed_ranks)
@@ -318,7 +335,10 @@ def _problems_of_steps(
 
 
 def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Problem]:
-    """Yield why summary steps are few, or are not what a reader expects."""
+    """Yield why summary steps are few, or are not what a reader expects.
+
+    Only the most severe of these cases is a problem.
+    """
     n_steps = steps.selection.steps.size
     if not n_steps:
         yield problem("no-common-step")
@@ -333,11 +353,12 @@ def _problems_of_selection(steps: SelectedSteps, n_ranks: int) -> Iterator[Probl
 
 
 def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
-    """Yield that the sizes of allocations in summary steps are missing, with how many steps.
+    """Yield the problem that summary steps allocate memory whose size is not known.
 
-    There is no such problem if each report has memory events, or if no step allocates.
+    The problem has the number of these steps. There is none if each report has memory events.
     """
-    if all(part.report.has_memory_sizes for rank in ranks for part in rank.parts):
+    have_all_sizes = all(part.report.has_memory_sizes for rank in ranks for part in rank.parts)
+    if have_all_sizes:
         return
     summary_steps = steps.filter(steps["in_summary"])
     n_calls = pc.add(summary_steps["n_allocs"], summary_steps["n_frees"])
@@ -350,17 +371,18 @@ def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
 def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:
     """Yield the problem that the slowest rank changes from step to step.
 
-    Then the largest time of each step sums to more than the times of any single rank. The problem
-    says by which share.
+    Then the times of the slowest rank of each step have a larger sum than the steps of any single
+    rank. The problem has the share by which that sum is larger.
     """
     summary_steps = steps.filter(steps["in_summary"])
     by_rank = summary_steps.group_by("rank", use_threads=False)
     sums_of_ranks = by_rank.aggregate([("wall_ns", "sum")])["wall_ns_sum"]
-    slowest_rank_ns = pc.max(sums_of_ranks).as_py()
-    if not slowest_rank_ns:
+    largest_sum_of_rank_ns = pc.max(sums_of_ranks).as_py()
+    if not largest_sum_of_rank_ns:
+        # There are no summary steps.
         return
-    largest_of_steps_ns = int(step_times(summary_steps).sum())
-    changing_share = largest_of_steps_ns / slowest_rank_ns - 1
+    sum_of_slowest_ns = int(step_times(summary_steps).sum())
+    changing_share = sum_of_slowest_ns / largest_sum_of_rank_ns - 1
     if changing_share > MIN_CHANGING_SHARE_FOR_NOTE:
         severity = "warning" if changing_share > MIN_CHANGING_SHARE_FOR_WARNING else None
         percent = f"{100 * changing_share:.1f}"
@@ -378,10 +400,10 @@ def _counts_start_of_capture(steps: SelectedSteps) -> bool:
     return bool(in_summary[first_steps].any())
 
 
-def _ranks_without_steps(
+def _find_missing_steps(
     steps: StepsTable, ranks: Sequence[int]
 ) -> dict[tuple[int, ...], list[int]]:
-    """Return the steps that not every rank has, by the ranks that do not have them."""
+    """Return the numbers of steps that some ranks do not have. The keys are these ranks."""
     rank = steps["rank"].to_numpy()
     step = steps["step"].to_numpy()
     step_numbers, n_ranks_of_step = np.unique(step, return_counts=True)

@@ -44,15 +44,17 @@ class RunSidecars(Struct, frozen=True):
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:
         """Return the sidecar's entry of one process of a report, None if there is none.
 
-        The entry has the process ID. An only entry without a process ID is that of a process that
-        is alone in its report (`is_alone`).
+        The entry has the ID of the process. If the process is alone in its report (`is_alone`), and
+        the report has one entry, that entry need not have an ID.
         """
         _, ranks = self.by_argument.get(argument, (None, ()))
         for rank in ranks:
             if rank.pid == pid:
                 return rank
-        is_only_entry = is_alone and len(ranks) == 1
-        return ranks[0] if is_only_entry and ranks[0].pid is None else None
+        is_one_of_one = is_alone and len(ranks) == 1
+        if is_one_of_one and ranks[0].pid is None:
+            return ranks[0]
+        return None
 
     def is_without_gpu(self, argument: int) -> bool:
         """Tell whether a report was captured without tracing a GPU, for example with ``--cpu``."""
@@ -90,7 +92,11 @@ class RunSidecars(Struct, frozen=True):
 
 
 def _joined_fact(name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - of the type of the fact
-    """Return one value of `RunCapture` for those of several nodes."""
+    """Return the field `name` of `RunCapture` for a whole run. `values` has the value of each node.
+
+    All different versions and commits are listed, and so are all values of a variable. Of most
+    other facts, the value of the first node counts.
+    """
     if name.endswith(("_version", "_commit")):
         return ", ".join(dict.fromkeys(values))
     if name == "git_is_dirty":
@@ -103,7 +109,7 @@ def _joined_fact(name: str, values: Sequence[Any]) -> Any:  # noqa: ANN401 - of 
 
 
 def _joined_environment(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return every variable with all its different values."""
+    """Return every variable with all the different values that nodes have for it."""
     joined = {}
     for variable in sorted(set().union(*environments)):
         values = [environment.get(variable) for environment in environments]
@@ -121,7 +127,7 @@ def _same(values: Iterable[T | None]) -> T | None:
 def with_sidecar_facts(
     digests: Sequence[ReportDigest], sidecars: RunSidecars
 ) -> tuple[ReportDigest, ...]:
-    """Fill in the host and the GPU models that reports do not have."""
+    """Return the digests, with the host and GPU models of the sidecars where reports have none."""
     filled = list(digests)
     for argument, (sidecar, ranks) in sidecars.by_argument.items():
         digest = digests[argument]
@@ -130,7 +136,7 @@ def with_sidecar_facts(
             facts = replace(facts, host=sidecar.host or None)
         models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
         model_of_device = _models_of_devices(digest, argument, sidecars, models)
-        # A model that is known of one device alone would count for all devices.
+        # If only some devices had a model, the others would get it too. So all must have one.
         have_all_devices_models = len(model_of_device) == len(digest.processes)
         if not facts.gpu_names and have_all_devices_models:
             names = dict(enumerate(models))
@@ -142,7 +148,10 @@ def with_sidecar_facts(
 def _models_of_devices(
     digest: ReportDigest, argument: int, sidecars: RunSidecars, models: Sequence[str]
 ) -> dict[tuple[int, int], int]:
-    """Return the index in `models` of the GPU of each process and device that a sidecar has."""
+    """Return the GPU models that the sidecar has for the ranks of a report.
+
+    The keys are the process and the device of a rank. The values are indices into `models`.
+    """
     model_of_device = {}
     is_alone = len({process.process_id for process in digest.processes}) == 1
     for process in digest.processes:
@@ -153,38 +162,43 @@ def _models_of_devices(
 
 
 def run_sidecars(
-    found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
+    found: FoundSidecars, digests: Sequence[ReportDigest], *, wants_step_family: bool
 ) -> RunSidecars:
-    """Choose the sidecars that are of a run's reports, with problems of the others.
+    """Choose the sidecars that are of a run's reports.
 
-    If `asks_for_steps`, the result has the step family that the sidecars name.
+    Sidecars that are left out are problems of the result. If `wants_step_family`, the result has
+    the step family that the chosen sidecars name.
     """
     fitting = []
     problems = [*found.problems]
-    for sidecar in found.found:
-        misfit = _misfit(sidecar, digests)
+    for candidate in found.found:
+        misfit = _misfit(candidate, digests)
         if misfit:
-            file = _shown(sidecar.sidecar)
+            file = _shown(candidate.sidecar)
             problems.append(problem("stale-sidecar", file=file, reason=misfit))
         else:
-            fitting.append(sidecar)
+            fitting.append(candidate)
     agreeing, conflicts = _agreeing(fitting)
     problems += conflicts
-    sidecars = tuple(sidecar.sidecar for sidecar in agreeing)
+    sidecars = tuple(candidate.sidecar for candidate in agreeing)
     problems += _failures(sidecars)
     by_argument = {}
-    for sidecar in agreeing:
-        for argument, ranks in sidecar.by_argument.items():
-            by_argument[argument] = sidecar.sidecar, ranks
+    for candidate in agreeing:
+        for argument, ranks in candidate.by_argument.items():
+            by_argument[argument] = candidate.sidecar, ranks
     family = None
-    if asks_for_steps:
-        family, ignored = _step_family(sidecars, digests)
-        problems += ignored
+    if wants_step_family:
+        family, problems_of_family = _step_family(sidecars, digests)
+        problems += problems_of_family
     return RunSidecars(sidecars, by_argument, family, tuple(problems))
 
 
 def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
-    """Return in words why a sidecar is not of the reports that it names, None if it is."""
+    """Return in words why a sidecar is not of the reports that it names, None if it is.
+
+    It is not if the two were written over a day apart, or have no process in common. Where the
+    times or the processes are not known, they are not compared.
+    """
     written_ns = candidate.sidecar.captured_at_utc_ns
     for argument, ranks in candidate.by_argument.items():
         digest = digests[argument]
@@ -194,9 +208,9 @@ def _misfit(candidate: FoundSidecar, digests: Sequence[ReportDigest]) -> str | N
             return f"written for {captured_at}, over a day from the report's session"
         rank_of_pid = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
-        if rank_of_pid and pids and pids.isdisjoint(rank_of_pid):
-            pid, *_ = rank_of_pid
-            number = rank_of_pid[pid]
+        are_pids_known = rank_of_pid and pids
+        if are_pids_known and pids.isdisjoint(rank_of_pid):
+            pid, number = next(iter(rank_of_pid.items()))
             return f"rank {number} was process {pid}, which the report does not have"
     return None
 
@@ -209,28 +223,33 @@ def _are_of_different_days(first_ns: int | None, second_ns: int | None) -> bool:
 
 
 def _agreeing(candidates: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
-    """Return the sidecars that no other one contradicts, and a problem of the others.
+    """Return the sidecars that no other sidecar contradicts, and a problem if there are others.
 
-    Two sidecars contradict each other if both are of one report. The list of problems is empty if
-    there are no such sidecars.
+    Two sidecars contradict each other if both claim the same report. The problem names all
+    contradicted sidecars, and one of the disputed reports.
     """
     distinct = _without_copies(candidates)
     claims = Counter(itertools.chain.from_iterable(sidecar.by_argument for sidecar in distinct))
     # The arguments of reports that several sidecars claim.
     disputed = {argument for argument, n_claims in claims.items() if n_claims > 1}
-    agreeing = [sidecar for sidecar in distinct if disputed.isdisjoint(sidecar.by_argument)]
-    conflicting = [sidecar for sidecar in distinct if not disputed.isdisjoint(sidecar.by_argument)]
+    agreeing: list[FoundSidecar] = []
+    conflicting: list[FoundSidecar] = []
+    for sidecar in distinct:
+        has_disputed_report = not disputed.isdisjoint(sidecar.by_argument)
+        group = conflicting if has_disputed_report else agreeing
+        group.append(sidecar)
     if not conflicting:
         return agreeing, []
     files = ", ".join(_shown(candidate.sidecar) for candidate in conflicting)
     reports_of_first = conflicting[0].by_argument
     first_disputed = min(disputed.intersection(reports_of_first))
-    first_rank, *_ = reports_of_first[first_disputed]
+    # All ranks of a report have its name.
+    first_rank = reports_of_first[first_disputed][0]
     return agreeing, [problem("conflicting-sidecars", files=files, of=first_rank.report)]
 
 
 def _without_copies(candidates: Sequence[FoundSidecar]) -> list[FoundSidecar]:
-    """Return the sidecars without copies: those with the folder and content of an earlier one."""
+    """Return the sidecars without copies. A copy has the folder and the content of another one."""
     contents: list[Sidecar] = []
     distinct = []
     for candidate in candidates:
@@ -245,9 +264,10 @@ def _without_copies(candidates: Sequence[FoundSidecar]) -> list[FoundSidecar]:
 def _step_family(
     sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
 ) -> tuple[str | None, list[Problem]]:
-    """Return the family that the sidecars name, or None and a problem that says why it is ignored.
+    """Return the family that the sidecars name, if every rank has it.
 
-    The family must be on every rank. If it is on no rank, there is no problem.
+    Else the result is None, with a problem that says why the family is ignored. A family that no
+    rank has is ignored without a problem.
     """
     family_of_pattern = {}
     for sidecar in sidecars:
@@ -266,7 +286,7 @@ def _step_family(
         if all(is_on_ranks):
             return family, []
         if not any(is_on_ranks):
-            # The launcher has a pattern of its own, and the program names its steps differently.
+            # The pattern is the default of a launcher, and the program names its steps differently.
             return None, []
         why = "some ranks have no such step"
     pattern = " and ".join(map(repr, sorted(family_of_pattern)))
@@ -276,20 +296,27 @@ def _step_family(
 def _ranks_with_family(family: str, digests: Sequence[ReportDigest]) -> list[bool]:
     """Tell of each rank whether it has steps of a family.
 
-    A run without GPU activity has no ranks. The result is then of each report with hosts, because
-    only some of its hosts may be ranks.
+    Without GPU activity, there are no ranks. Then each report with hosts gets one flag: whether any
+    of its hosts has such steps. Some of its hosts may be no ranks.
     """
     candidates_of_ranks = [process.candidates for digest in digests for process in digest.processes]
-    if not candidates_of_ranks:
-        for digest in digests:
-            if digest.hosts:
-                of_hosts = itertools.chain.from_iterable(host.candidates for host in digest.hosts)
-                candidates_of_ranks.append(tuple(of_hosts))
     is_on_ranks = []
-    for candidates in candidates_of_ranks:
+    for candidates in candidates_of_ranks or _candidates_of_host_reports(digests):
         of_family = [candidate for candidate in candidates if candidate.name == family]
         is_on_ranks.append(any(map(_may_be_steps, of_family)))
     return is_on_ranks
+
+
+def _candidates_of_host_reports(
+    digests: Sequence[ReportDigest],
+) -> list[tuple[Candidate, ...]]:
+    """Return, for each report with hosts, the candidates of all its hosts."""
+    candidates_of_reports = []
+    for digest in digests:
+        if digest.hosts:
+            of_hosts = itertools.chain.from_iterable(host.candidates for host in digest.hosts)
+            candidates_of_reports.append(tuple(of_hosts))
+    return candidates_of_reports
 
 
 def _may_be_steps(candidate: Candidate) -> bool:
@@ -298,7 +325,7 @@ def _may_be_steps(candidate: Candidate) -> bool:
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
-    """Yield a problem for each way in which captures failed, with the ranks that failed so."""
+    """Yield a problem for each way in which captures failed, with the ranks that failed in it."""
     ranks_of_outcome: dict[str, list[int]] = {}
     for sidecar in sidecars:
         for rank in sidecar.ranks:

@@ -59,7 +59,7 @@ MIN_COVERED_SHARE = 0.9
 _NO_NUMBERS = np.empty(0, np.int64)
 _NO_MEMBERS = Members(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 # Of a report without device activity: the processes with ranges, each with its ranges and families.
-_Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
+Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 
 class _RankLaunches:
@@ -83,7 +83,7 @@ def process_steps(
     capture: Capture,
     events: Sequence[ProcessEvents],
     families: TextFamilies,
-    codes: Int64,
+    phase_of_text: Int64,
     reading: Reading,
     *,
     family: str | None,
@@ -91,43 +91,49 @@ def process_steps(
 ) -> tuple[list[ProcessSteps], str | None]:
     """Return the steps of each rank of a report, and the family that the steps are of.
 
-    The family of steps is `family` if the run `is_decided` on it. Else it is the best one in this
-    report. `codes` has the phase of each range text. If no family of ranges qualifies, or if the
-    user asks for it, nsyspipe looks for a periodic launch pattern. If no range marks the backward
-    pass, nsyspipe looks for it in the launches.
+    `is_decided` says that the run decided on `family`. Else the best family of this report is
+    chosen. If no family of ranges qualifies, or if the user asks for it, nsyspipe looks for a
+    periodic launch pattern. If no range marks the backward pass, nsyspipe looks for it in the
+    launches. `phase_of_text` has the phase of each range text, as an index into `PHASES`.
     """
     names = capture.operations.names
-    n_ranks = len(events)
-    # The ranks of one report have one clock.
-    shifts_ns = [0] * n_ranks
-    no_repetitions: list[Repetition | None] = [None] * n_ranks
-    candidates_of_ranks: list[list[Candidate]] = [[] for _ in events]
-    if not reading.is_repetition:
-        candidates_of_ranks = [_range_candidates(rank, families, names) for rank in events]
-        if not is_decided and not reading.is_capture:
-            family = choose(candidates_of_ranks, shifts_ns)
     ranks = _launches_of_ranks(capture, events)
-    repetitions = no_repetitions
-    if _may_repeat(capture, reading, family):
+    range_candidates: list[list[Candidate]] = [[] for _ in ranks]
+    if not reading.is_repetition:
+        range_candidates = [_range_candidates(rank, families, names) for rank in events]
+    range_family = family
+    if not (is_decided or reading.is_repetition or reading.is_capture):
+        range_family = _choose_in_report(range_candidates)
+    if _may_repeat(capture, reading, range_family):
         repetitions = _find_repetitions(ranks, reading)
-        candidates_of_ranks = _with_repetitions(candidates_of_ranks, repetitions)
         # The launch pattern is one more candidate, so the best one is chosen again.
-        if not is_decided:
-            family = choose(candidates_of_ranks, shifts_ns)
-    # Patterns that were found, but not chosen, make no steps.
-    if family != REPETITION:
-        repetitions = no_repetitions
+        all_candidates = _with_repetitions(range_candidates, repetitions)
+        step_family = family if is_decided else _choose_in_report(all_candidates)
+    else:
+        repetitions = [None] * len(ranks)
+        all_candidates = range_candidates
+        step_family = range_family
     steps = []
-    for rank, rank_candidates, units in zip(ranks, candidates_of_ranks, repetitions, strict=True):
+    for rank, rank_candidates, repetition in zip(ranks, all_candidates, repetitions, strict=True):
+        # A pattern that was found, but not chosen, makes no steps.
+        units = repetition if step_family == REPETITION else None
         if units is None:
-            members = _step_members(rank.events.ranges, families, rank_candidates, family)
+            members = _step_members(rank.events.ranges, families, rank_candidates, step_family)
         else:
             members = units.members
-        steps.append(_steps_of_rank(rank, rank_candidates, members, units, codes))
-    return steps, family
+        steps.append(_steps_of_rank(rank, rank_candidates, members, units, phase_of_text))
+    return steps, step_family
+
+
+def _choose_in_report(candidates_of_ranks: Sequence[list[Candidate]]) -> str | None:
+    """Return the best family of the ranks of one report, None if no family qualifies."""
+    # The ranks of one report have one clock.
+    no_shifts = [0] * len(candidates_of_ranks)
+    return choose(candidates_of_ranks, no_shifts)
 
 
 def _launches_of_ranks(capture: Capture, events: Sequence[ProcessEvents]) -> list[_RankLaunches]:
+    """Return each rank with the API calls of its process and the names of kernels."""
     process_ids = [rank.process_id for rank in events]
     calls_of_ranks = by_process(capture.calls.all, process_ids)
     names = capture.operations.names
@@ -140,8 +146,8 @@ def _launches_of_ranks(capture: Capture, events: Sequence[ProcessEvents]) -> lis
 def _may_repeat(capture: Capture, reading: Reading, family: str | None) -> bool:
     """Tell whether to look for a periodic launch pattern.
 
-    `family` is the best family of ranges, or the one on which the run decided. Patterns are looked
-    for if it is no family of ranges, or if its ranges are named like a part of a step.
+    `family` is the best family of ranges, or the one on which the run decided. nsyspipe looks for
+    patterns if there is no such family of ranges, or if its ranges are named like parts of a step.
     """
     if reading.step is not None or reading.is_capture or not capture.operations.has_names:
         return False
@@ -179,9 +185,9 @@ def _share_in_processes(
 ) -> list[Repetition | None]:
     """Return the repetition that each rank shares with the other ranks of its process.
 
-    One CPU process launches for all its ranks, so that their steps are the same. Of their
-    repetitions, the one with the strongest evidence is shared. The result is None for a rank whose
-    process has no repetition.
+    One CPU process launches for all its ranks, so its ranks have the same steps. They share the
+    repetition of the rank with the strongest evidence. The result is None for a rank whose process
+    has no repetition.
     """
     best_of_process: dict[int, Repetition] = {}
     for rank, repetition in zip(events, repetitions, strict=True):
@@ -202,9 +208,16 @@ class _Evidence(NamedTuple):
 
 
 def _evidence(repetition: Repetition) -> _Evidence:
-    # All launches from the first unit's first to the last unit's last.
-    n_launches = int(np.ptp(repetition.edges))
+    """Return what shows that the units of a repetition are steps."""
+    n_launches = _count_launches_in_units(repetition)
     return _Evidence(repetition.has_optimizer, repetition.is_step, n_launches)
+
+
+def _count_launches_in_units(repetition: Repetition) -> int:
+    """Return the number of launches in all units, which follow each other without a gap."""
+    first_edge = repetition.edges[0]
+    last_edge = repetition.edges[-1]
+    return int(last_edge - first_edge)
 
 
 def _steps_of_rank(
@@ -212,37 +225,34 @@ def _steps_of_rank(
     rank_candidates: list[Candidate],
     members: Members,
     units: Repetition | None,
-    codes: Int64,
+    phase_of_text: Int64,
 ) -> ProcessSteps:
     """Return the steps of one rank with their phases.
 
-    `members` are the steps. `units` is None if the steps are ranges. Else it is the repetition
-    whose units the steps are. `codes` has the phase of each range text.
+    `members` are the steps. `units` is the repetition whose units are the steps, or None if the
+    steps are ranges. `phase_of_text` has the phase of each range text, as an index into `PHASES`.
     """
     process_id = rank.events.process_id
-    marked = _find_marked_phases(rank, codes, members)
+    marked = _find_marked_phases(rank, phase_of_text, members)
     problems: list[Problem] = []
     if units is not None:
         step_of_optimizer = marked.phases["optimizer"].member
         n_optimizers_of_step = np.bincount(step_of_optimizer, minlength=members.starts.size)
-        has_one_optimizer = n_optimizers_of_step == 1
-        is_marked = bool(has_one_optimizer.all())
-        problems += _problems_of_repetition(process_id, units, is_marked=is_marked)
-    passes = marked.passes
-    # Stays None if ranges mark the backward pass.
-    backward = None
-    if not marked.phases["backward"].starts.size:
-        backward, problem_code = _find_unmarked_backward(rank, members)
-        if backward is not None:
-            passes = backward
-            problems.append(problem(problem_code, process_id=process_id))
+        has_each_one_optimizer = bool((n_optimizers_of_step == 1).all())
+        problems += _problems_of_repetition(
+            process_id, units, has_each_one_optimizer=has_each_one_optimizer
+        )
+    is_backward_marked = marked.phases["backward"].starts.size > 0
+    unmarked = None if is_backward_marked else _find_unmarked_backward(rank, members)
+    if unmarked is not None:
+        problems.append(problem(unmarked.problem_code, process_id=process_id))
     return ProcessSteps(
         candidates=rank_candidates,
         members=members,
         phases=marked.phases,
         other_threads=marked.other_threads,
-        backward=backward,
-        passes=passes,
+        backward=None if unmarked is None else unmarked.backward,
+        passes=marked.passes if unmarked is None else unmarked.backward,
         problems=tuple(problems),
     )
 
@@ -257,40 +267,51 @@ class _FoundPhases(Struct, frozen=True):
     passes: PhaseRanges
 
 
-def _find_marked_phases(rank: _RankLaunches, codes: Int64, members: Members) -> _FoundPhases:
+def _find_marked_phases(
+    rank: _RankLaunches, phase_of_text: Int64, members: Members
+) -> _FoundPhases:
     """Find the phases that ranges mark, on the thread of the steps and on other threads.
 
-    `codes` has the phase of each range text.
+    `phase_of_text` has the phase of each range text, as an index into `PHASES`.
     """
     ranges = rank.events.ranges
     operations = rank.events.operations
-    if rank.calls is None or not has_phases_elsewhere(ranges, codes, members):
-        phases = phase_ranges(ranges, codes, members)
-        return _FoundPhases(phases, NO_OTHER_THREADS, phases["backward"])
+    # Only API calls show on which thread a kernel was launched.
+    if rank.calls is None or not has_phases_elsewhere(ranges, phase_of_text, members):
+        phases = phase_ranges(ranges, phase_of_text, members)
+        return _FoundPhases(phases, other_threads=NO_OTHER_THREADS, passes=phases["backward"])
+    # The kernels whose launch is known come first.
     launches = operations.kernel_launch[: operations.n_launched]
     threads = threads_of(launches, rank.calls)
     other_threads = launching_threads(members, launches, threads)
-    phases = phase_ranges(ranges, codes, members, other_threads)
+    phases = phase_ranges(ranges, phase_of_text, members, other_threads)
     passes = backward_passes(phases["backward"], members, launches, threads)
     return _FoundPhases(phases, other_threads, passes)
 
 
-def _find_unmarked_backward(
-    rank: _RankLaunches, members: Members
-) -> tuple[PhaseRanges | None, str]:
+class _UnmarkedBackward(Struct, frozen=True):
+    """The backward pass of a rank that no range of the phase marks."""
+
+    backward: PhaseRanges
+    # The code of the problem that says how it was found.
+    problem_code: str
+
+
+def _find_unmarked_backward(rank: _RankLaunches, members: Members) -> _UnmarkedBackward | None:
     """Find the backward pass by autograd's operators, else by autograd's thread.
 
-    Returns the backward pass, or None if neither shows it, and the code of the problem that says
-    how it was found.
+    None if neither shows it.
     """
-    backward = backward_of_operators(rank.events.ranges, members)
-    problem_code = "backward-by-operators"
-    if backward is None:
-        backward = backward_of_thread(rank.sequence, members)
-        problem_code = "backward-by-thread"
-    if backward is None:
-        return None, problem_code
-    return with_copies_behind(backward, rank.events.operations), problem_code
+    operations = rank.events.operations
+    by_operators = backward_of_operators(rank.events.ranges, members)
+    if by_operators is not None:
+        backward = with_copies_behind(by_operators, operations)
+        return _UnmarkedBackward(backward, "backward-by-operators")
+    by_thread = backward_of_thread(rank.sequence, members)
+    if by_thread is not None:
+        backward = with_copies_behind(by_thread, operations)
+        return _UnmarkedBackward(backward, "backward-by-thread")
+    return None
 
 
 def _step_members(
@@ -312,7 +333,7 @@ def _range_candidates(
     """Return the families of a rank's ranges that may be its steps.
 
     `names` are names of kernels by ID. Launches of the optimizer's kernels help to tell steps from
-    parts of steps.
+    parts of steps. They are None if no optimizer is known, which shows nothing.
     """
     operations = events.operations
     optimizer_name_ids = [name_id for name_id, name in names.items() if is_optimizer(name)]
@@ -320,9 +341,8 @@ def _range_candidates(
     launches = operations.kernel_launch[: operations.n_launched]
     name_ids = operations.kernel_column("name_id", 0, operations.n_launched)
     is_optimizer_launch = np.isin(name_ids, optimizer_name_ids)
-    optimizer_launches = launches[is_optimizer_launch]
-    known_launches = optimizer_launches if optimizer_launches.size else None
-    return candidates(events.ranges, families, operations, known_launches)
+    optimizer_launches = launches[is_optimizer_launch] if is_optimizer_launch.any() else None
+    return candidates(events.ranges, families, operations, optimizer_launches)
 
 
 def _error_of_n_steps(n_steps: int, sequence: LaunchSequence) -> OptionError:
@@ -342,27 +362,27 @@ def _error_of_n_steps(n_steps: int, sequence: LaunchSequence) -> OptionError:
 
 
 def _problems_of_repetition(
-    process_id: int, units: Repetition, *, is_marked: bool
+    process_id: int, units: Repetition, *, has_each_one_optimizer: bool
 ) -> Iterator[Problem]:
     """Yield the problems of steps that are units of a launch pattern.
 
-    They say what the units are, how sure it is that a unit is a step, and how much the units leave
-    out. `is_marked` says that each unit has one optimizer range.
+    These problems say what the units are, how sure it is that a unit is a step, and how much the
+    units leave out. `has_each_one_optimizer` says that each unit has one optimizer range.
     """
     yield _problem_of_pattern(process_id, units)
-    if not (units.has_optimizer or is_marked):
+    if not (units.has_optimizer or has_each_one_optimizer):
         yield problem("steps-without-optimizer", process_id=process_id)
     elif units.n_updates > 1:
         yield problem("steps-of-several-updates", process_id=process_id, n=units.n_updates)
-    n_launches = units.sequence.time_ns.size
-    # The units follow one another, so they cover all launches from the first edge to the last.
-    n_covered = int(np.ptp(units.edges))
-    n_outside = n_launches - n_covered
-    # At both ends of the capture, a unit may be cut off.
-    max_n_cut_off = 2 * units.n_launches
-    is_small_share = n_covered < MIN_COVERED_SHARE * n_launches
+    n_all_launches = units.sequence.time_ns.size
+    n_in_units = _count_launches_in_units(units)
+    n_outside = n_all_launches - n_in_units
+    # A unit may be cut off at each end of the capture. Its launches are no sign of other work.
+    n_launches_of_unit = units.n_launches
+    max_n_cut_off = 2 * n_launches_of_unit
+    is_small_share = n_in_units < MIN_COVERED_SHARE * n_all_launches
     if is_small_share and n_outside > max_n_cut_off:
-        percent = f"{100 * n_covered / n_launches:.0f}"
+        percent = f"{100 * n_in_units / n_all_launches:.0f}"
         yield problem("steps-cover-part", process_id=process_id, percent=percent)
 
 
@@ -380,10 +400,10 @@ def _problem_of_pattern(process_id: int, units: Repetition) -> Problem:
     )
 
 
-def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> _Hosts:
-    """Return the ranges of each process, and the families of them that may be steps.
+def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> Hosts:
+    """Return the ranges of each process, and the families of these ranges that may be steps.
 
-    The report has no GPU activity. Processes without such a family are left out.
+    This is for a report without GPU activity. Processes without such a family are left out.
     """
     no_kernels = canonical.KERNELS.empty()
     no_copies = canonical.COPIES.empty()
@@ -400,19 +420,23 @@ def host_families(ranges: RangesOfReportTable, families: TextFamilies) -> _Hosts
 
 
 def digest_hosts(
-    hosts: _Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
+    hosts: Hosts,
+    families: TextFamilies,
+    phase_of_text: Int64,
+    family: str | None,
+    open_end_ns: int | None,
 ) -> tuple[HostDigest, ...]:
     """Return the digest of each process, with its step ranges of `family`.
 
-    Ranges that never closed end at `open_end_ns`, which is None if all closed. `codes` has the
-    phase of each range text.
+    Ranges that never closed end at `open_end_ns`, which is None if all closed. `phase_of_text` has
+    the phase of each range text, as an index into `PHASES`.
     """
     digests = []
     for process_id, (ranges, process_candidates) in hosts.items():
         members = _step_members(ranges, families, process_candidates, family)
         columns = member_columns(ranges, members)
         columns["is_complete"] = _are_closed(members, open_end_ns)
-        for phase, phase_of_steps in phase_ranges(ranges, codes, members).items():
+        for phase, phase_of_steps in phase_ranges(ranges, phase_of_text, members).items():
             columns[f"{phase}_ns"] = _times_of_members(phase_of_steps, members)
         digest = HostDigest(process_id, tuple(process_candidates), pa.table(columns))
         digests.append(digest)

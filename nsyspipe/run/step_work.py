@@ -37,7 +37,7 @@ def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWor
     """Return the work of each rank, with a problem for each contradiction and unknown peak.
 
     An option has priority over the sidecars. Tokens and samples are of the whole job. If sidecars
-    differ in them, they are not known.
+    have different numbers of tokens or samples, the number is not known.
     """
     recorded = [_recorded_work(rank, sidecars) for rank in ranks]
     problems = [*_contradictions(recorded, asked)]
@@ -53,13 +53,15 @@ def work_of_run(ranks: Ranks, sidecars: RunSidecars, asked: AskedWork) -> RunWor
 
 
 def _with_peak(work: RankWork, rank: Rank[ProcessDigest], asked: AskedWork) -> RankWork:
-    """Add the peak of a rank's GPU for the datatype of the option, else for that of its kernels.
+    """Add the peak of a rank's GPU for the datatype of its work.
 
-    If neither gives a datatype, nothing is added.
+    The datatype is that of the option, else that of the rank's kernels. If neither gives a
+    datatype, nothing is added.
     """
-    datatype = asked.datatype
-    source = OPTION
-    if datatype is None:
+    if asked.datatype is not None:
+        datatype: str | None = asked.datatype
+        source = OPTION
+    else:
         datatype = _matrix_times([rank]).shares().datatype
         source = KERNEL_NAMES
     if datatype is None:
@@ -89,7 +91,7 @@ def with_problems_of_steps(work: RunWork, steps: StepsTable) -> RunWork:
 
 
 def _recorded_work(rank: Rank[ProcessDigest], sidecars: RunSidecars) -> WorkPerStep:
-    """Return what the sidecar of a rank says of its work, of its first capture that has any."""
+    """Return the work of a rank in the sidecar of its first capture that says it."""
     for part in rank.parts:
         entry = sidecars.rank_of(part.argument, part.process.pid, is_alone=part.is_alone)
         if entry is not None and entry.work_per_step is not None:

@@ -71,6 +71,7 @@ def counter_bars_table(
 
 
 def _columns_of_counters(counters: RankCounters, window: Window) -> dict[str, Any]:
+    """Return the columns of `schema.COUNTER_BARS` of one rank."""
     bars = counted_bars(counters.series, window)
     columns: dict[str, Any] = {"start_ns": bars.starts, "end_ns": bars.ends}
     columns["sampled_ns"] = bars.sampled_ns
@@ -102,6 +103,7 @@ def line_bars_table(
 
 
 def _columns_of_lines(samples: LineSamples, bars: LineBars) -> dict[str, Any]:
+    """Return the columns of `schema.LINE_BARS` of one rank, with whole paths as files."""
     lines = samples.lines.take(pa.array(bars.line))
     columns: dict[str, Any] = {"start_ns": bars.starts, "end_ns": bars.ends}
     is_of_program = lines["is_of_program"]

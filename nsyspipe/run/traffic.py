@@ -36,7 +36,8 @@ _SUMS = (
     # Calls by the pass that launched them.
     "forward",
     "backward",
-    # Matched operations of known size: their messages, what crosses a link, and their time.
+    # For bandwidths: the messages of matched operations of known size, what crosses a link for
+    # them, and how long they transfer.
     "sized_bytes",
     "sized_bus_bytes",
     "sized_ns",
@@ -68,7 +69,6 @@ def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool)
     cells = pa.Table.from_pylist(rows_of_cells, _CELLS)
     sums_over_ranks = _sum_over_ranks(cells)
     uses = _uses(cross_rank, cells, sums_over_ranks, in_summary)
-    sums_over_ranks = sums_over_ranks.select(_CELLS.names)
     unordered = pa.concat_tables([sums_over_ranks, cells])
     # By rank, then by use. The rows of all ranks, whose rank is null, come first.
     use_numbers = pa.array(uses, pa.int64())
@@ -88,7 +88,7 @@ def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool)
 
 
 def _sum_over_ranks(cells: pa.Table) -> pa.Table:
-    """Return a row of `_CELLS` for each use, with the sums over all ranks. Its rank is null.
+    """Return a row of `_CELLS` for each use, with sums over all ranks, and null as the rank.
 
     A sum is null if the value of one rank is null.
     """
@@ -97,7 +97,7 @@ def _sum_over_ranks(cells: pa.Table) -> pa.Table:
     sums = by_use.aggregate(aggregations)
     sums = sums.rename_columns(["use", *_SUMS])
     no_rank = pa.nulls(len(sums), pa.int64())
-    return sums.append_column("rank", no_rank)
+    return sums.append_column("rank", no_rank).select(_CELLS.names)
 
 
 def _columns_of_uses(uses: Sequence[CommUse], index_of_use: Int64) -> dict[str, Any]:
@@ -117,16 +117,17 @@ def _columns_of_uses(uses: Sequence[CommUse], index_of_use: Int64) -> dict[str, 
     for column, names in names_of_uses.items():
         texts_of_uses = pa.array(names, pa.string())
         columns[column] = texts_of_uses.take(indices)
-    rank_texts = _texts_of_ranks(uses)
-    texts_of_rows = [rank_texts[index] for index in index_of_use.tolist()]
-    columns["ranks"] = pa.chunked_array(texts_of_rows, pa.string())
+    # `take` would copy long texts for each row. Chunks of one text share it.
+    chunk_of_use = _texts_of_ranks(uses)
+    chunks = [chunk_of_use[index] for index in index_of_use.tolist()]
+    columns["ranks"] = pa.chunked_array(chunks, pa.string())
     return columns
 
 
 def _texts_of_ranks(uses: Sequence[CommUse]) -> list[pa.Array]:
     """Return the ranks of each use as a text, such as ``0,1``, in an array of length 1.
 
-    All uses of a communicator share one array, because thousands of ranks may be listed in
+    All uses of the same ranks share one array, because thousands of ranks may be listed in
     thousands of rows.
     """
     text_of_ranks = {}
@@ -150,11 +151,13 @@ def _sizes_of_communicators(cross_rank: CrossRank, use: Int64) -> pa.Array:
 def _values_per_step(
     table: pa.Table, *, is_capture: bool, has_comm_between: bool
 ) -> dict[str, pa.ChunkedArray]:
-    """Return sums as means per step, null without steps (`is_capture`).
+    """Return sums as means per step, null if the ranks have no steps (`is_capture`).
 
-    Some are also null if much communication runs between steps (`has_comm_between`).
+    If much communication runs between steps (`has_comm_between`), the steps have only a part of
+    calls, bytes and wait times. Then these are null too.
     """
     n_steps = pc.cast(table["n_steps"], pa.float64())
+    # A quotient with the divisor null is null.
     divisor = pc.if_else(is_capture, None, n_steps)
     values = {}
     for name in _PER_STEP:
@@ -179,8 +182,9 @@ def _waits_and_bubbles(columns: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]
 
 
 def _bandwidths(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    sized_ns = pc.cast(table["sized_ns"], pa.float64())
-    seconds = pc.divide(sized_ns, 1e9)
+    """Return the bandwidths of uses, null if nothing of known size was transferred."""
+    transfer_ns = pc.cast(table["sized_ns"], pa.float64())
+    seconds = pc.divide(transfer_ns, 1e9)
     return {
         "algbw_bytes_per_s": _divide(table["sized_bytes"], seconds),
         "busbw_bytes_per_s": _divide(table["sized_bus_bytes"], seconds),
@@ -199,12 +203,12 @@ class _Calls(Struct, frozen=True):
     """The operations of all ranks, with what the cells sum of them."""
 
     cross_rank: CrossRank
-    # Number of each operation's use.
+    # Of each operation, the number of its use, as `use_of` makes it.
     use: Int64
     in_summary: Flags
     sizes: MessageSizes
-    # Of which operations it is known who waits.
-    is_known: Flags
+    # Of each operation, whether its wait time is known.
+    is_wait_known: Flags
 
 
 class _StepsOfRank(Struct, frozen=True):
@@ -212,8 +216,8 @@ class _StepsOfRank(Struct, frozen=True):
 
     starts: Int64
     ends: Int64
-    # When compute hides communication.
-    hidden: IntervalSet
+    # When communication overlaps with compute.
+    overlap: IntervalSet
 
     def time_in_steps(self, intervals: IntervalSet) -> int:
         """Return how much of the time of the steps the intervals cover, in ns."""
@@ -226,12 +230,19 @@ def _cells(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `_CELLS` for each rank and use.
 
-    A rank with communication that was not recorded has no times, calls and bytes.
+    If some communication of a rank was not recorded, its rows have no times, calls and bytes. Only
+    the sums for bandwidths stay.
     """
     rows = cross_rank.rows
     all_operations = np.arange(len(rows))
     sizes = message_sizes(cross_rank, all_operations)
-    calls = _Calls(cross_rank, use_of(rows), in_summary, sizes, cross_rank.is_known)
+    calls = _Calls(
+        cross_rank=cross_rank,
+        use=use_of(rows),
+        in_summary=in_summary,
+        sizes=sizes,
+        is_wait_known=cross_rank.is_known,
+    )
     ranks_with_unknown_comm = _ranks_with_unknown_comm(summary_steps)
     for rank, rows_of_rank in cross_rank.by_rank():
         is_comm_known = rank.number not in ranks_with_unknown_comm
@@ -271,19 +282,19 @@ def _steps_of_rank(summary_steps: StepsTable, rank: Rank[ProcessDigest]) -> _Ste
     first_row = np.searchsorted(rank_of_step, rank.number)
     n_steps = np.searchsorted(rank_of_step, rank.number, side="right") - first_row
     steps_of_rank = summary_steps.slice(first_row, n_steps)
-    hidden = rank.process.hidden.shifted(rank.shift_ns)
+    overlap = rank.process.overlap.shifted(rank.shift_ns)
     starts = steps_of_rank["start_ns"].to_numpy()
     ends = steps_of_rank["end_ns"].to_numpy()
-    return _StepsOfRank(starts, ends, hidden)
+    return _StepsOfRank(starts, ends, overlap)
 
 
 def _times_of_uses(
     calls: _Calls, operations_of_use: Mapping[int, Int64], steps: _StepsOfRank
 ) -> dict[int, dict[str, Any]]:
-    """Return columns of `_CELLS` by use: how long the use runs in the steps, and how it is hidden.
+    """Return the columns of `_CELLS` that are times of a use in the steps, for each use.
 
-    Compute hides a part of the time, and the rest is exposed. Uses that are exposed at the same
-    time share that time in ``exposed_part_ns``.
+    A part of the time overlaps with compute (``hidden_ns``), and the rest is exposed. Uses that are
+    exposed at the same time share that time in ``exposed_part_ns``.
     """
     rows = calls.cross_rank.rows
     unions = []
@@ -292,11 +303,11 @@ def _times_of_uses(
         ends = rows.end_ns[operations]
         unions.append(union(starts, ends))
     windows = IntervalSet(steps.starts, steps.ends)
-    exposed_part_ns = exposed_parts(unions, steps.hidden, windows)
+    exposed_part_ns = exposed_parts(unions, steps.overlap, windows)
     times = {}
     for use, intervals, part_ns in zip(operations_of_use, unions, exposed_part_ns, strict=True):
         comm_ns = steps.time_in_steps(intervals)
-        overlapped = intervals.intersect(steps.hidden)
+        overlapped = intervals.intersect(steps.overlap)
         overlapped_ns = steps.time_in_steps(overlapped)
         exposed_ns = comm_ns - overlapped_ns
         times[use] = {
@@ -309,17 +320,18 @@ def _times_of_uses(
 
 
 def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
-    """Return bytes and transfer time of a use, from which its bandwidth follows.
+    """Return the bytes and the transfer time of a use, from which its bandwidth follows.
 
-    They are empty unless the wait times and sizes of all its operations in summary steps are known.
+    The result is empty unless the wait time and the size of each operation of the use in summary
+    steps are known.
     """
     waiting = calls.cross_rank.waiting
     sizes = calls.sizes
     in_summary = calls.in_summary[operations]
     counted = operations[in_summary]
-    is_measured = sizes.is_bus_known[counted] & calls.is_known[counted]
-    are_all_measured = bool(is_measured.all())
-    if waiting is None or not counted.size or not are_all_measured:
+    is_size_and_wait_known = sizes.is_bus_known[counted] & calls.is_wait_known[counted]
+    are_all_known = bool(is_size_and_wait_known.all())
+    if waiting is None or not counted.size or not are_all_known:
         return {}
     message_bytes = sizes.message_bytes[counted]
     bus_bytes = sizes.bus_bytes[counted]
@@ -334,7 +346,8 @@ def _sized_sums(calls: _Calls, operations: Int64) -> dict[str, Any]:
 def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[str, Any]:
     """Return the counts, bytes and wait time of a use over the summary steps.
 
-    A sum is left out if one of its operations does not have the value.
+    The counts are of all calls, and of calls that forward or backward launched. A sum is left out
+    if one of its operations does not have the value.
     """
     cross_rank = calls.cross_rank
     in_summary = calls.in_summary[operations]
@@ -343,8 +356,9 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
     message_bytes = calls.sizes.message_bytes[counted]
     if not (message_bytes == ABSENT).any():
         sums["bytes"] = message_bytes.sum()
-    has_wait = calls.is_known[counted]
-    if cross_rank.waiting is not None and has_wait.all():
+    is_wait_known = calls.is_wait_known[counted]
+    if cross_rank.waiting is not None and is_wait_known.all():
+        # Only the part of the waits that lies in summary steps counts.
         waits = cross_rank.waited(operations, cross_rank.waiting)
         sums["wait_ns"] = steps.time_in_steps(waits)
     launched_in = cross_rank.rows.launched_in[counted]
@@ -356,20 +370,20 @@ def _sums_of_use(calls: _Calls, operations: Int64, steps: _StepsOfRank) -> dict[
 
 
 def _uses(
-    cross_rank: CrossRank, cells: pa.Table, all_ranks: pa.Table, in_summary: Flags
+    cross_rank: CrossRank, cells: pa.Table, sums_over_ranks: pa.Table, in_summary: Flags
 ) -> dict[int, CommUse]:
     """Return the uses by their number, in order of communicator and collective.
 
-    They hold what `roles` needs to find the kind of parallelism. `all_ranks` has the sums of each
-    use over all ranks.
+    A use has what `roles` needs to find the kind of parallelism. `sums_over_ranks` has a row for
+    each use.
     """
     communicators = cross_rank.rows.communicators
     ranks_of_communicator = _ranks_of_communicators(cells)
     kernels_before = kernels_before_sends(cross_rank.rows, in_summary)
     uses = {}
-    for row in all_ranks.to_pylist():
+    for row in sums_over_ranks.to_pylist():
         number = row["use"]
-        # `use_of` made the number of these two.
+        # `use_of` makes the number from a communicator and a collective.
         communicator_index, collective_index = divmod(number, len(COLLECTIVES))
         n_calls = row["calls"] or 0
         n_steps = row["n_steps"]
@@ -397,6 +411,7 @@ def _ranks_of_communicators(cells: pa.Table) -> dict[int, tuple[int, ...]]:
     ranks = cells["rank"].to_pylist()
     uses = cells["use"].to_pylist()
     for rank, use in zip(ranks, uses, strict=True):
+        # `use_of` makes the number of a use from a communicator and a collective.
         communicator = use // len(COLLECTIVES)
         ranks_of_communicator.setdefault(communicator, []).append(rank)
     return {

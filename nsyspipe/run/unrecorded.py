@@ -52,18 +52,19 @@ def unrecorded_processes(
     """Return the processes without kernels that launched work or have ranges of the user.
 
     `launches` has the number of launches of each process without kernels, by its ID. `families` are
-    the families that steps may be of, and `family` is that of the steps. `numbers` has the rank of
-    each process that the report names.
+    the families that steps may be of, and `family` is the family of the steps. `numbers` has the
+    ranks that the report names, by process ID.
     """
     if not launches:
         return ()
     process_id_of_range = ranges["process_id"].to_numpy()
     is_of_user = ~ranges["is_library"].to_numpy()
-    is_step = np.zeros(ranges.num_rows, np.bool_)
     if family in families.names:
         text_of_range = ranges["text"].combine_chunks().indices.to_numpy()
         family_of_range = families.of_text[text_of_range]
         is_step = family_of_range == families.names.index(family)
+    else:
+        is_step = np.zeros(ranges.num_rows, np.bool_)
     n_ranges_of_process = Counter(process_id_of_range[is_of_user].tolist())
     n_steps_of_process = Counter(process_id_of_range[is_step].tolist())
     processes = []
@@ -95,35 +96,42 @@ def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -
     if helpers:
         n_ranges = sum(process.n_ranges for process in helpers)
         activity = f"{_have(helpers)} {n_ranges:,} NVTX ranges"
-        yield _problem(helpers, activity, _COST_OF_OTHERS, "", severity="info")
+        yield _problem(
+            helpers, activity=activity, identity="", cost=_COST_OF_OTHERS, severity="info"
+        )
 
 
 def _problems_of_ranks(
     ranks: Sequence[UnrecordedProcess], missing: MissingRanks
 ) -> Iterator[Problem]:
-    """Yield a problem of the ranks that launched work, and one of those that have only steps."""
+    """Yield a problem of the ranks that launched work, and one of the ranks with only steps."""
     launching = [rank for rank in ranks if rank.n_launches]
     if launching:
         n_launches = sum(rank.n_launches for rank in launching)
         activity = f"launched {n_launches:,} kernels or CUDA graphs"
         identity = _identify(launching, missing, len(ranks))
-        yield _problem(launching, activity, _COST_OF_RANKS, identity)
+        yield _problem(launching, activity=activity, identity=identity, cost=_COST_OF_RANKS)
     stepping = [rank for rank in ranks if not rank.n_launches]
     if stepping:
         n_steps = sum(rank.n_steps for rank in stepping)
         activity = f"{_have(stepping)} {n_steps:,} steps of the run"
         identity = _identify(stepping, missing, len(ranks))
-        yield _problem(stepping, activity, _COST_OF_RANKS, identity)
+        yield _problem(stepping, activity=activity, identity=identity, cost=_COST_OF_RANKS)
 
 
 def _problem(
     processes: Sequence[UnrecordedProcess],
-    activity: str,
-    cost: str,
-    identity: str,
     *,
+    activity: str,
+    identity: str,
+    cost: str,
     severity: str | None = None,
 ) -> Problem:
+    """Return the problem that the kernels of some processes were not recorded.
+
+    `activity` is what the processes did, and `identity` which ranks they are, in brackets or empty.
+    `cost` is what is not known without their kernels.
+    """
     pids = [str(pid_of(process.process_id)) for process in processes]
     is_single = len(processes) == 1
     noun = "process" if is_single else "processes"
@@ -140,13 +148,15 @@ def _problem(
 
 
 def _have(processes: Sequence[UnrecordedProcess]) -> str:
+    """Return the verb that follows the processes."""
     return "has" if len(processes) == 1 else "have"
 
 
 def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_ranks: int) -> str:
     """Return in words which ranks the processes are, empty if nothing shows it.
 
-    `n_ranks` is the number of ranks without kernels, of which the processes are some or all.
+    The processes may name their ranks. Else they are some of the `missing` ranks. They are all of
+    these only if they are all `n_ranks` ranks without kernels, and as many ranks are missing.
     """
     n_processes = len(processes)
     world_size = missing.world_size
@@ -161,13 +171,14 @@ def _identify(processes: Sequence[UnrecordedProcess], missing: MissingRanks, n_r
     if not missing.numbers:
         return ""
     missing_ranks = _list_ranks(missing.numbers)
-    are_all_missing = len(missing.numbers) == n_ranks == n_processes
-    if are_all_missing:
+    are_all_ranks = n_processes == n_ranks
+    if are_all_ranks and len(missing.numbers) == n_ranks:
         return f" (these processes are {missing_ranks})"
     return f" (these processes are some of {missing_ranks})"
 
 
 def _list_ranks(numbers: Sequence[int]) -> str:
+    """Return the first of some ranks in words, such as ``ranks 0 and 1``."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     names = [str(number) for number in numbers]

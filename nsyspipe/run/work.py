@@ -65,11 +65,12 @@ def n_steps(run: Run) -> int:
 
 
 def missing_ranks(run: Run) -> tuple[int, ...]:
-    """Return which ranks of the job have no report."""
-    # Reports without GPUs are not missing.
-    n_job_ranks = run.header.n_job_ranks if run.header.n_ranks else 0
+    """Return which ranks of the job have no report. A run without GPUs misses none."""
+    if not run.header.n_ranks:
+        return ()
     present = {*run.ranks["rank"].to_pylist()}
-    n_compared = min(n_job_ranks or 0, _MAX_RANKS_COMPARED)
+    n_job_ranks = run.header.n_job_ranks or 0
+    n_compared = min(n_job_ranks, _MAX_RANKS_COMPARED)
     missing = [rank for rank in range(n_compared) if rank not in present]
     return tuple(missing)
 
@@ -96,9 +97,9 @@ class Work(NamedTuple):
     # How often a step runs each kernel, with all matrix products as one. Empty if a capture does
     # not show it.
     launches: dict[str, float]
-    # How many ranks of each capture share a batch, by its words.
+    # How many ranks share a batch. A capture with other words for it has an entry of its own.
     per_batch: dict[str, RanksPerBatch]
-    # What else is equal in all runs that are compared by their times.
+    # Everything else that must be equal in two runs whose times are compared, in words.
     alike: str = ""
 
     @classmethod
@@ -106,14 +107,14 @@ class Work(NamedTuple):
         """Return the work of the captures of one side."""
         kernels = _compute_kernels(runs)
         n_rank_steps = _count_rank_steps(runs)
-        batches = map(_describe_batch, runs)
-        descriptions = map(_describe_rest, runs)
+        words_and_batches = map(_describe_batch, runs)
+        words_for_rest = map(_describe_rest, runs)
         return cls(
             busy_ns=_mean_compute_ns(runs),
             kernels=_time_of_kernels(kernels),
             launches=_launches_per_step(kernels, n_rank_steps),
-            per_batch=dict(batches),
-            alike=" | ".join(descriptions),
+            per_batch=dict(words_and_batches),
+            alike=" | ".join(words_for_rest),
         )
 
     def saved(self) -> str:
@@ -125,7 +126,7 @@ class Work(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str | None) -> Work | None:
-        """Return what `saved` wrote, or None for any other text."""
+        """Return the work that `saved` wrote as `text`, None if it is another text."""
         try:
             busy_ns, kernels, launches, per_batch, alike = json.loads(text or "")
             return cls(
@@ -140,7 +141,7 @@ class Work(NamedTuple):
 
     @property
     def n(self) -> float:
-        """Number of kernels of a step."""
+        """How many kernels a step runs."""
         return sum(self.launches.values())
 
     def shared(self, rival: Work) -> float:
@@ -157,29 +158,35 @@ class Work(NamedTuple):
         text = f"{busy_ms:.4g} ms of compute"
         if not self.launches:
             return text
-        noun = "kernel" if self.n == 1 else "kernels"
-        return f"{text} in {self.n:.4g} {noun}"
+        n_kernels = self.n
+        noun = "kernel" if n_kernels == 1 else "kernels"
+        return f"{text} in {n_kernels:.4g} {noun}"
 
     def is_other(self, rival: Work) -> bool:
         """Tell whether the rival runs another program, or another batch of it.
 
-        Any program is another if it computes 3 times as long. If the kernels that both run take
-        half of the time of either, it is another if it computes twice as long, or 1.5 times as
-        long with 1.5 times as many matrix products. (More layers have more of them, and so have
-        more micro-batches.) Otherwise it is another if fewer than 0.8 of the launches are alike.
+        - It does if one of both computes 3 times as long.
+        - Both run the same kernels if these take half of the time of one of them. Then the rival is
+          another program if one of both computes twice as long. 1.5 times as long is enough with
+          1.5 times as many matrix products, which come with more layers or micro-batches.
+        - With other kernels, the rival is another program if fewer than 0.8 of the launches are
+          alike.
         """
         shorter, longer = sorted((rival, self), key=_compute_ns_of)
         shorter_ns = _compute_ns_of(shorter)
-        time_ratio = _compute_ns_of(longer) / shorter_ns if shorter_ns else 1.0
+        longer_ns = _compute_ns_of(longer)
+        # Without compute, the times show no difference.
+        time_ratio = longer_ns / shorter_ns if shorter_ns else 1.0
         if time_ratio >= _MIN_TIME_RATIO_OF_OTHER_PROGRAM:
             return True
         shared_share = max(self.shared(rival), rival.shared(self))
         runs_same_kernels = shared_share >= _MIN_SHARED_SHARE_OF_SAME_KERNELS
         if not runs_same_kernels:
             return not self._launches_alike(rival)
-        n_products = longer.launches.get(_PRODUCTS, 0.0)
+        # The ratio is 0 if one of both has no matrix products.
+        n_products_of_longer = longer.launches.get(_PRODUCTS, 0.0)
         n_products_of_shorter = shorter.launches.get(_PRODUCTS, math.inf)
-        products_ratio = n_products / n_products_of_shorter
+        products_ratio = n_products_of_longer / n_products_of_shorter
         has_more_layers = min(time_ratio, products_ratio) >= _MIN_RATIO_OF_MORE_LAYERS
         return time_ratio >= _MIN_TIME_RATIO_OF_SAME_KERNELS or has_more_layers
 
@@ -194,25 +201,31 @@ class Work(NamedTuple):
         return n_alike >= _MIN_SHARE_OF_LAUNCHES_ALIKE * n_launches_of_larger
 
     def other_batches(self, rival: Work) -> bool | None:
-        """Tell whether it is certain that a different number of ranks shares a batch.
+        """Tell whether captures certainly differ in how many ranks share a batch.
 
-        None if the number is the same in all captures.
+        None if the number is the same in all captures, or if no ranks share a batch.
         """
-        numbers = {*self.per_batch.values(), *rival.per_batch.values()}
-        largest = max((number.n_ranks for number in numbers), default=1)
-        if len(numbers) <= 1 or largest <= 1:
+        batches = {*self.per_batch.values(), *rival.per_batch.values()}
+        largest = max((batch.n_ranks for batch in batches), default=1)
+        if len(batches) <= 1 or largest <= 1:
             return None
-        certain = [number.n_ranks for number in numbers if number.is_certain]
-        return any(n_ranks < largest for n_ranks in certain)
+        # A number that is not certain may be larger in truth.
+        return any(batch.is_certain and batch.n_ranks < largest for batch in batches)
 
     def is_unlike(self, rival: Work) -> bool:
-        """Tell whether the times of the two are never compared."""
+        """Tell whether the works are too different for their times to be compared.
+
+        They are if only one compute time is known. If neither is known, or if kernels are not
+        known, nothing shows that they are.
+        """
         if self.alike != rival.alike or self.other_batches(rival):
             return True
-        if self.busy_ns is None or rival.busy_ns is None:
-            return self.busy_ns is not rival.busy_ns
-        have_kernels = bool(self.kernels and rival.kernels)
-        return have_kernels and self.is_other(rival)
+        is_known = self.busy_ns is not None
+        is_rival_known = rival.busy_ns is not None
+        if is_known != is_rival_known:
+            return True
+        are_kernels_known = bool(self.kernels and rival.kernels)
+        return is_known and are_kernels_known and self.is_other(rival)
 
 
 def _compute_ns_of(work: Work) -> float:
@@ -244,6 +257,7 @@ def _count_rank_steps(runs: Iterable[Run]) -> int:
 
 
 def _time_of_kernels(kernels: pa.Table) -> dict[str, float]:
+    """Return the time of each kernel over all ranks and runs, without kernels of no time."""
     times_ns = defaultdict[str, float](float)
     for name, total_ns in _pairs(kernels, "total_ns"):
         times_ns[name] += total_ns
@@ -251,7 +265,10 @@ def _time_of_kernels(kernels: pa.Table) -> dict[str, float]:
 
 
 def _launches_per_step(kernels: KernelsTable, n_rank_steps: int) -> dict[str, float]:
-    """Return how often each kernel runs in a step of a rank. Empty if that is not known."""
+    """Return how often each kernel runs in a step of a rank. Empty if that is not known.
+
+    All matrix products count as one kernel.
+    """
     if not n_rank_steps or kernels["n_in_summary"].null_count:
         return {}
     launches = defaultdict[str, float](float)
@@ -269,7 +286,10 @@ def _pairs(kernels: KernelsTable, column: str) -> Iterator[tuple[str, int]]:
 
 
 def _with_codes(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Return numbers of 4 digits by the code of each name. All matrix products have no code."""
+    """Return the numbers with 4 digits, by a code of each name.
+
+    The name that all matrix products share stays as it is.
+    """
     numbers_of_codes = {}
     for name, number in numbers.items():
         code = name if name == _PRODUCTS else _code_of_name(name)
@@ -283,6 +303,7 @@ def _code_of_name(name: str) -> str:
 
 
 def _positive_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that are above 0."""
     positive = {}
     for name, number in numbers.items():
         if number > 0:
@@ -291,6 +312,7 @@ def _positive_numbers(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _parse_batches(per_batch: Mapping[str, Any]) -> dict[str, RanksPerBatch]:
+    """Return `Work.per_batch` from JSON."""
     batches = {}
     for words, (n_ranks, is_certain) in per_batch.items():
         batch = RanksPerBatch(int(n_ranks), bool(is_certain))
@@ -301,26 +323,26 @@ def _parse_batches(per_batch: Mapping[str, Any]) -> dict[str, RanksPerBatch]:
 def _describe_batch(run: Run) -> tuple[str, RanksPerBatch]:
     """Return how many ranks share a batch, with the words for it."""
     n_job_ranks = run.header.n_job_ranks
-    n_ranks, is_certain = ranks_per_batch(run.traffic(), n_job_ranks)
-    is_certain = is_certain and not has_whole_graphs(run)
+    n_ranks, is_shown_by_traffic = ranks_per_batch(run.traffic(), n_job_ranks)
+    # Graphs that were captured as a whole hide communication.
+    is_certain = is_shown_by_traffic and not has_whole_graphs(run)
     if is_certain:
-        words = str(n_ranks)
+        number_in_words = str(n_ranks)
     elif n_ranks > 1:
-        words = f"{n_ranks} or more"
+        number_in_words = f"{n_ranks} or more"
     else:
-        words = "not known"
-    degrees = map(str, dimensions(run.traffic(), n_job_ranks))
-    degrees_in_words = ", ".join(degrees)
-    if degrees_in_words:
-        words = f"{words} ({degrees_in_words})"
+        number_in_words = "not known"
+    degrees = ", ".join(map(str, dimensions(run.traffic(), n_job_ranks)))
+    words = f"{number_in_words} ({degrees})" if degrees else number_in_words
     return words, RanksPerBatch(n_ranks, is_certain)
 
 
 def _describe_rest(run: Run) -> str:
-    """Return what must be equal besides compute and batch for times to be compared."""
+    """Return `Work.alike` of one run in words: the source of its steps, and its missing ranks."""
     words = [source_of_steps(run), *ranges(missing_ranks(run))]
-    if MIXED_RUNS & problem_codes(run):
-        # A mixture of several runs is like no other run.
+    is_mixture = bool(MIXED_RUNS & problem_codes(run))
+    if is_mixture:
+        # A mixture of several runs is like no other run, so it gets words that no other run has.
         words.append(run.header.run_id)
     return ", ".join(words)
 
@@ -330,9 +352,9 @@ def parted(
 ) -> list[list[_Member]]:
     """Divide members into kinds, so that the members of each kind fit each other.
 
-    A member that fits several kinds, for example because its GPU was not recorded, is alone. Pass
-    members in order of their compute, least first, so that the result does not depend on their
-    order.
+    A member joins the only kind that it fits. If it fits none or several, it starts a kind of its
+    own. It may fit several because its GPU was not recorded. The kinds depend on the order of
+    `members`, so pass them in order of their compute, least first.
     """
     kinds: list[list[_Member]] = []
     for member in members:

@@ -74,10 +74,13 @@ class Workers(ThreadPoolExecutor):
     """
 
     def __init__(self, number: int) -> None:
-        # Ctrl-C is for the main thread of this process. Threads block it, and processes that they
-        # start inherit that.
+        # Ctrl-C is for the main thread of this process. The other threads block it, and so do the
+        # processes that they start.
         super().__init__(
-            number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT})
+            max_workers=number,
+            thread_name_prefix="nsyspipe worker",
+            initializer=signal.pthread_sigmask,
+            initargs=(signal.SIG_BLOCK, {signal.SIGINT}),
         )
         self._lock = threading.Lock()
         self._of_thread = threading.local()
@@ -86,8 +89,8 @@ class Workers(ThreadPoolExecutor):
         package = Path(sys.modules["nsyspipe"].__path__[0])
         folder = str(package.absolute().parent)
         self._argument = pickle.dumps((folder, import_path(), os.getpid())).hex()
-        # Each thread starts its own process. Without the barrier, the first thread could take the
-        # starts of several.
+        # Each thread starts its own process. At the barrier, threads wait for each other. Without
+        # it, the first thread could be given the start of several processes.
         self._all_started = threading.Barrier(number)
         try:
             for _ in range(number):
@@ -95,11 +98,11 @@ class Workers(ThreadPoolExecutor):
         except BaseException as error:
             self.kill()
             self.shutdown(cancel_futures=True)
-            if not isinstance(error, RuntimeError):
-                raise
-            # The system has no thread left.
-            problem = f"no more processes can be started ({error})"
-            raise InputError("analysis", problem, fix=_FEWER_JOBS) from error
+            has_no_thread_left = isinstance(error, RuntimeError)
+            if has_no_thread_left:
+                problem = f"no more processes can be started ({error})"
+                raise InputError("analysis", problem, fix=_FEWER_JOBS) from error
+            raise
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by the next process that is free."""
@@ -114,7 +117,8 @@ class Workers(ThreadPoolExecutor):
     ) -> None:
         """End the processes, once they have made all calls that are not canceled."""
         if cancel_futures:
-            # Threads whose start is canceled never arrive, and the others would wait for good.
+            # A thread whose start is canceled never comes to the barrier. So the others need not
+            # wait there any more.
             self._all_started.abort()
         super().shutdown(wait, cancel_futures=cancel_futures)
         if not wait:
@@ -146,8 +150,8 @@ class Workers(ThreadPoolExecutor):
             _PROGRAM,
             self._argument,
         ]
-        # Empty entries of PYTHONPATH mean the current directory, also with -P. The path is part of
-        # the argument.
+        # An empty entry of PYTHONPATH means the current directory, even with -P. The worker gets
+        # the import path by its argument instead.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with self._lock:
             if self._error is not None:
@@ -345,20 +349,20 @@ def jobs_for(
     """Return how many processes to use for reports of these sizes in bytes.
 
     There is at least 1 process, at most one per report, and no more than memory can hold.
-    `available` is that memory in bytes, 0 if it is not known. By default it is what the system has.
+    `available` is that memory in bytes, 0 if it is not known. By default, the system is asked for
+    it. If no number is requested, it depends on the cores and on the size of the reports.
     """
-    n_wanted = requested
-    if not n_wanted:
-        # Small reports are not worth the start of a process.
-        n_worth_starting = 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS
-        n_wanted = min(count_cores(), n_worth_starting)
+    # One process is always needed. Each further one must have enough to read to be worth its start.
+    n_worth_starting = 1 + sum(sizes) // _MIN_BYTES_PER_PROCESS
+    n_wanted = requested or min(count_cores(), n_worth_starting)
+    n_useful = min(n_wanted, len(sizes))
     memory_bytes = _free_memory() if available is None else available
-    n_fitting = n_wanted
-    if memory_bytes:
-        largest = max(sizes, default=0)
-        bytes_per_process = _IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest
-        n_fitting = memory_bytes // bytes_per_process
-    return max(1, min(n_wanted, len(sizes), n_fitting))
+    if not memory_bytes:
+        return max(n_useful, 1)
+    largest_bytes = max(sizes, default=0)
+    bytes_per_process = _IMPORT_BYTES + _MEMORY_PER_REPORT_BYTE * largest_bytes
+    n_fitting = memory_bytes // bytes_per_process
+    return max(min(n_useful, n_fitting), 1)
 
 
 @contextlib.contextmanager
@@ -370,19 +374,18 @@ def executor_for(
     With a scheduler, the executor is its cluster. Else it is the requested number of processes,
     which end with the context. If one process is enough, this process does the work itself.
     """
+    n_jobs = 1 if scheduler else jobs_for([size_of(file) for file in files], requested)
+    # A frozen or embedded program has no Python that can be started again.
+    can_start_python = sys.executable and not getattr(sys, "frozen", False)
     if scheduler:
         from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
 
         workers: Workers | Cluster = Cluster(scheduler)
-    else:
-        sizes = [size_of(file) for file in files]
-        n_jobs = jobs_for(sizes, requested)
-        # A frozen or embedded program has no Python that can be started again.
-        can_start_python = sys.executable and not getattr(sys, "frozen", False)
-        if n_jobs == 1 or not can_start_python:
-            yield SerialExecutor()
-            return
+    elif n_jobs > 1 and can_start_python:
         workers = Workers(n_jobs)
+    else:
+        yield SerialExecutor()
+        return
     try:
         yield workers
     except BaseException:
@@ -411,7 +414,9 @@ def _free_memory() -> int:
                 limits.append(kibibytes * 1024)
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        if limit.isdigit():
-            # At least 1, because a result of 0 means that the memory is not known.
-            limits.append(max(int(limit) - used, 1))
+        has_limit = limit.isdigit()
+        if has_limit:
+            left = int(limit) - used
+            # 0 would mean that the memory is not known.
+            limits.append(max(left, 1))
     return min(limits, default=0)

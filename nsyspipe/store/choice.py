@@ -31,43 +31,45 @@ _COLUMNS_OF_RANKS: list[RunsColumn] = ["run_id", "label", "n_ranks", "n_processe
 def find_saved(path: Path, run_id: str | None = None, label: str | None = None) -> tuple[Path, str]:
     """Return the store and the id of the one run that the user means.
 
-    A path may end in ``:NAME``, the id of a run or a label. A label means its latest run, both in
-    a path and as `label`, which counts only if no run is named. An `OptionError` is raised if the
-    run does not exist, if the store has several runs and none is named, and if NAME is the id of
-    one run and the label of another.
+    A path may end in ``:NAME``, the id of a run or a label. A label means its latest run. `label`
+    only counts if neither the path nor `run_id` names a run.
+
+    An `OptionError` is raised if the run does not exist, if the store has several runs and none is
+    named, and if NAME is the id of one run and the label of another.
     """
     reference = run_reference(path) or RunReference(path, None, is_id=False)
     store = reference.store
-    named_id = _named_run(reference)
-    wanted_id = named_id if run_id is None else run_id
-    # The path may name no run, or the one that `run_id` names.
-    is_path_agreed = named_id in (None, wanted_id)
-    if wanted_id is not None and is_path_agreed and has_run(store, wanted_id):
+    id_of_path = _named_run(reference)
+    wanted_id = id_of_path if run_id is None else run_id
+    is_same_run = id_of_path is None or id_of_path == wanted_id
+    if wanted_id is not None and is_same_run and has_run(store, wanted_id):
         return store, wanted_id
     # What follows is for errors, and for a store without a named run.
     labels = labels_by_time(store)
-    if named_id is not None and has_run(store, named_id):
-        labels = {named_id: labels.get(named_id, "")}
+    if id_of_path is not None and has_run(store, id_of_path):
+        # `run_id` names another run than the path, so only the run of the path can be meant.
+        labels = {id_of_path: labels.get(id_of_path, "")}
     choice = RunChoice(path, store, labels)
     if run_id is not None:
         raise choice.no_such_run_id(run_id)
-    if named_id is not None:
-        raise choice.no_such_run(named_id)
+    if id_of_path is not None:
+        raise choice.no_such_run(id_of_path)
     return store, _run_without_a_name(choice, label)
 
 
 def _run_without_a_name(choice: RunChoice, label: str | None) -> str:
     """Return the latest run of a label, and without a label the only run of the store."""
     if label:
-        candidates = choice.ids_with_label(label)
-        if not candidates and choice.ids:
+        # In order of time.
+        ids_with_label = choice.ids_with_label(label)
+        if ids_with_label:
+            return ids_with_label[-1]
+        if choice.ids:
             raise choice.no_such_label(label)
-    else:
-        candidates = choice.ids if len(choice.ids) == 1 else []
-    if not candidates:
-        raise choice.several_runs(_ids_with_operations(choice))
-    # The ids are in order of time.
-    return candidates[-1]
+    elif len(choice.ids) == 1:
+        return choice.ids[0]
+    # This is also the error for a store without runs.
+    raise choice.several_runs(_ids_with_operations(choice))
 
 
 def _ids_with_operations(choice: RunChoice) -> list[str]:
@@ -78,10 +80,10 @@ def _ids_with_operations(choice: RunChoice) -> list[str]:
 
 
 def _named_run(reference: RunReference) -> str | None:
-    """Return the id of the run that a name means.
+    """Return the id of the run that a name means: the run of this id, or the latest of this label.
 
-    It is the name itself if this is an id, or if no run has it. It is the latest run of a label. An
-    `OptionError` is raised if the name is both an id and the label of other runs.
+    If there is no such run, the name itself is returned; None without a name. An `OptionError` is
+    raised if the name is both an id and the label of other runs.
     """
     store, name, is_id = reference
     if not name or is_id:
@@ -129,10 +131,10 @@ class LabelRuns(NamedTuple):
 def runs_by_label(
     place: str, label: str, candidates: Sequence[object] = ()
 ) -> dict[str, LabelRuns]:
-    """Return the runs of the baseline's label, and those of the candidate's label if it is one.
+    """Return the runs of the baseline's label, then those of the candidate's label, by label.
 
-    `candidates` is what the user named as the candidate. If it is empty, the candidate is the only
-    other label of the store. If it is no label of the store, only the baseline is returned. An
+    `candidates` are what the user named as the candidate. Without any, the candidate is the only
+    other label of the store. If they are places and no label, only the baseline is returned. An
     `OptionError` says which labels there are.
     """
     from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
@@ -162,22 +164,26 @@ def _has_all_ranks_by_label(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict
     """
     has_all_ranks: dict[str, dict[str, bool]] = {}
     for run in rows:
-        n_captured = run["n_processes"]
-        if n_captured is None:
-            n_captured = run["n_ranks"]
-        world_size = run["world_size"] or 0
+        n_processes = run["n_processes"]
+        n_captured = run["n_ranks"] if n_processes is None else n_processes
+        # If the world size is not known, no rank is known to be missing.
+        is_any_missing = run["world_size"] is not None and n_captured < run["world_size"]
         runs_of_label = has_all_ranks.setdefault(printable(run["label"]), {})
-        runs_of_label[run["run_id"]] = n_captured >= world_size
+        runs_of_label[run["run_id"]] = not is_any_missing
     return has_all_ranks
 
 
 def _runs_of_label(place: str, has_all_ranks: Mapping[str, bool]) -> LabelRuns:
-    """Return the runs of a label, from whether each has all ranks."""
-    partial = []
-    if any(has_all_ranks.values()):
-        partial = [run_id for run_id, is_whole in has_all_ranks.items() if not is_whole]
-    paths = [place_of(place, run_id) for run_id in has_all_ranks if run_id not in partial]
-    return LabelRuns(paths, partial)
+    """Return the runs of a label that are compared, and those that are left out.
+
+    `has_all_ranks` tells for each run id whether the run has all ranks. Runs of some ranks are left
+    out, unless the label has no other runs.
+    """
+    whole = [run_id for run_id, is_whole in has_all_ranks.items() if is_whole]
+    compared = whole or [*has_all_ranks]
+    left_out = [run_id for run_id in has_all_ranks if run_id not in compared]
+    paths = [place_of(place, run_id) for run_id in compared]
+    return LabelRuns(paths, partial_run_ids=left_out)
 
 
 def _candidate_labels(choice: LabelChoice, candidates: Sequence[object]) -> list[str]:
@@ -186,14 +192,17 @@ def _candidate_labels(choice: LabelChoice, candidates: Sequence[object]) -> list
         if len(choice.other_labels) != 1:
             raise choice.no_candidate()
         return choice.other_labels
-    is_a_name = len(candidates) == 1 and isinstance(candidates[0], str)
-    name = str(candidates[0]) if is_a_name else ""
-    exists = os.path.lexists(name)
-    if name == choice.baseline and not exists:
+    name = str(candidates[0])
+    may_be_a_label = len(candidates) == 1 and isinstance(candidates[0], str)
+    if not may_be_a_label or os.path.lexists(name):
+        return []
+    if name == choice.baseline:
         raise choice.same_label_twice()
-    if name and name not in choice.runs and not _may_be_a_place(name):
+    if name in choice.runs:
+        return [name]
+    if name and not _may_be_a_place(name):
         raise choice.no_such_candidate(name)
-    return [name] if name in choice.runs and not exists else []
+    return []
 
 
 def _may_be_a_place(name: str) -> bool:

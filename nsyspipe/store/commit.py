@@ -70,18 +70,20 @@ class Locked(Struct, frozen=True):
         return files
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
-        """Replace the files of a run by the staged ones and by the present ones that are named.
+        """Replace the files of a run by the staged ones. Present files in `names` stay.
 
         If this raises, the run is as it was before.
         """
         run_id = staged.run_id
-        new = sorted(staged.tables.names())
+        staged_names = sorted(staged.tables.names())
         try:
             with staged.tables.create(_FILES) as file:
-                all_names = sorted({*names, *new})
+                all_names = sorted({*names, *staged_names})
                 file.write(json.dumps(all_names).encode())
-            for name in new:
+            # Directories are made now, while the run can stay as it was.
+            for name in staged_names:
                 with self.place_of(name, run_id, make=True) as place:
+                    # This raises the error if something else than a file is in the way.
                     place.require(layout.PART, layout.FILE)
             staged.directory.move(_TABLES, self.switch, run_id)
         except BaseException:
@@ -92,6 +94,7 @@ class Locked(Struct, frozen=True):
             with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id, is_ours=True)
         except BaseException:
+            # Such as an interrupt. Some files are in their places by now, so this does the rest.
             with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id)
             raise
@@ -99,8 +102,8 @@ class Locked(Struct, frozen=True):
     def settle(self, run_id: str, *, is_ours: bool = False) -> None:
         """Put the files of a committed run into their places, and remove its other files.
 
-        `is_ours`: this writer has just committed them. Otherwise they have to be what a writer
-        leaves behind that was killed, or a `NotPlainError` is raised.
+        With `is_ours`, this writer has just committed them. Otherwise they come from a writer that
+        was killed, and a `NotPlainError` is raised if they are not what such a writer leaves.
         """
         with self.switch.enter(run_id) as committed:
             listed = _listed_files(committed)
@@ -108,16 +111,17 @@ class Locked(Struct, frozen=True):
             for name in names:
                 committed.require(name, layout.FILE)
             self._check_committed(committed, run_id, names, listed, is_ours=is_ours)
-            # `runs` last: False sorts before True.
+            # `runs` comes last, because False sorts before True.
             for name in sorted(names, key=lambda file: file == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
                     committed.move(name, place, layout.PART)
+            # Without a list, a former writer has done this already.
             if listed:
                 not_listed = self.files_of(run_id) - listed
                 for name in sorted(not_listed):
                     with self.place_of(name, run_id) as place:
                         os.unlink(layout.PART, dir_fd=place.fd)
-                # Also the directories that a writer had emptied when it was killed here.
+                # A writer that was killed here may have left empty directories, too.
                 self._prune(run_id)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_FILES, dir_fd=committed.fd)
@@ -134,16 +138,17 @@ class Locked(Struct, frozen=True):
     ) -> None:
         """Raise a `NotPlainError` if a directory in `switch` is not what a writer leaves there.
 
-        Such a directory is empty, or it has some of the files of one run that it lists.
+        A writer leaves an empty directory, or a list of all files of a run with some of these
+        files. The list must agree with the row of the run, which a writer knows of its own run.
         """
-        is_run = True
-        if listed or names:
-            is_run = {*names, layout.RUNS_FILE} <= listed
-            if is_run and not is_ours:
-                is_run = files_in_row(self.top, run_id) == listed
+        is_empty = not listed and not names
+        are_names_listed = listed.issuperset({*names, layout.RUNS_FILE})
         has_run_id = layout.RUN_ID.fullmatch(run_id) is not None
         are_of_tables = all(map(layout.table_of_file, listed))
-        if not (has_run_id and is_run and are_of_tables):
+        is_of_run = has_run_id and are_of_tables and (is_empty or are_names_listed)
+        if is_of_run and not is_empty and not is_ours:
+            is_of_run = files_in_row(self.top, run_id) == listed
+        if not is_of_run:
             raise NotPlainError(committed.path, "files of no run", "those of one")
 
     def clean(self) -> None:
@@ -151,6 +156,7 @@ class Locked(Struct, frozen=True):
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
+            # The name is a unique text, a dot, and the id of the run.
             _, _, run_id = name.partition(".")
             if layout.RUN_ID.fullmatch(run_id):
                 self._prune(run_id)
@@ -200,7 +206,7 @@ class Staged(Struct, frozen=True):
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     """Yield where to make the files of a run. A missing store is made.
 
-    An `OutputError` is raised if the store cannot be written. It leaves the store as it was.
+    An `OutputError` is raised if the store cannot be written. Then the store is as it was.
     """
     root = Path(os.path.realpath(store))
     try:
@@ -226,26 +232,32 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         fix = f"remove {error.path}"
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
-        reason = error.strerror
-        if error.filename:
-            reason = f"{reason}: {error.filename}"
-        problem = f"cannot be written ({reason})"
-        fix = "use --out with another directory"
+        use_another = "use --out with another directory"
         if error.errno in _DISK_FULL_ERRORS:
             problem = "its disk is full"
-            fix = f"free some space, or {fix}"
+            fix = f"free some space, or {use_another}"
+        else:
+            file = f": {error.filename}" if error.filename else ""
+            problem = f"cannot be written ({error.strerror}{file})"
+            fix = use_another
         raise OutputError(str(store), f"{problem}, so nothing was saved", fix=fix) from error
 
 
 @contextlib.contextmanager
 def _staged(store: Path, run_id: str) -> Iterator[Staged]:
+    """Yield where to make the files of a run: in a new directory, which is removed in the end.
+
+    The store is locked only until the directory is made. From then on, the locked file `_ALIVE`
+    tells other writers to leave the directory alone.
+    """
     name = f"{uuid.uuid4().hex}.{run_id}"
     with contextlib.ExitStack() as opened:
         with locked(store) as store_directories:
             store_directories.clean()
             # If an unexpected thing is in the way, fail before any work is done.
             store_directories.files_of(run_id)
-            # The directory is opened again, because it stays open when the lock is released.
+            # The directories of `store_directories` are closed with the lock, so that this one is
+            # opened once more.
             staging = opened.enter_context(store_directories.hidden.enter(_STAGING))
             opened.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
             directory = opened.enter_context(staging.enter(name, make=True))
@@ -263,13 +275,15 @@ def locked(store: Path) -> Iterator[Locked]:
     with contextlib.ExitStack() as opened:
         while True:
             root.mkdir(parents=True, exist_ok=True)
-            # A writer that failed may remove the store that it had made in the meantime.
+            # Another writer that fails removes the store if it had made the store. If that happens
+            # now, the next attempt makes the store again.
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as attempt:
                 top = attempt.enter_context(Directory.at(root))
                 hidden = attempt.enter_context(top.enter(layout.HIDDEN, make=True))
                 staging = attempt.enter_context(hidden.enter(_STAGING, make=True))
                 switch = attempt.enter_context(hidden.enter(layout.SWITCH, make=True))
                 if _take_lock(hidden, attempt, deadline_s):
+                    # The directories and the lock outlive this attempt.
                     opened.enter_context(attempt.pop_all())
                     break
             if time.monotonic() > deadline_s:
@@ -277,16 +291,17 @@ def locked(store: Path) -> Iterator[Locked]:
                 fix = "try again, or stop the process that holds .nsyspipe/lock"
                 raise OutputError(str(store), problem, fix=fix)
         directories = Locked(top, hidden, staging, switch)
-        # Runs that a writer committed before it was killed.
+        # A writer that was killed may have committed these runs.
         for run_id in switch.names():
             directories.settle(run_id)
         yield directories
 
 
 def _take_lock(hidden: Directory, opened: contextlib.ExitStack, deadline_s: float) -> bool:
-    """Take the lock of a store, and return whether it was possible until a time.
+    """Try to take the lock of a store, and return whether this writer holds the lock now.
 
-    The lock is held until `opened` closes its file or the process ends in any way.
+    The result is False if another writer holds the lock until the deadline, or has removed the
+    lock. The lock is held until `opened` closes its file or the process ends in any way.
     """
     # A full disk can open an existing file, but not make one.
     has_lock_file = hidden.require(_LOCK, layout.FILE)
@@ -298,35 +313,35 @@ def _take_lock(hidden: Directory, opened: contextlib.ExitStack, deadline_s: floa
         except BlockingIOError:
             time.sleep(_LOCK_RETRY_PAUSE_S)
         else:
-            # Another writer may have removed the file, and then the lock protects nothing.
-            present = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
+            # Another writer may have removed the file. Then the next writer locks a new file.
+            present_file = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
             locked_file = os.fstat(lock.fileno())
-            return os.path.samestat(present, locked_file)
+            return os.path.samestat(present_file, locked_file)
     return False
 
 
 def _listed_files(committed: Directory) -> set[str]:
-    """Return the names of all files that a committed run has.
+    """Return the names of all files that a committed run has, from its list.
 
-    Without a list, the run is in its place already, and there are no names.
+    The result is empty if there is no list, because the run is in its place already. A
+    `NotPlainError` is raised for a damaged list.
     """
     with contextlib.suppress(FileNotFoundError), committed.open_file(_FILES) as file:
         names: object = None
         with contextlib.suppress(ValueError, RecursionError):
             names = json.loads(file.read(_MAX_BYTES_OF_FILE_LIST))
-        damage = NotPlainError(committed.path / _FILES, "damaged", "a list of names")
-        if not isinstance(names, list):
-            raise damage
-        if not all(isinstance(name, str) for name in names):
-            raise damage
-        return set(names)
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return set(names)
+        raise NotPlainError(committed.path / _FILES, "damaged", "a list of names")
     return set()
 
 
 def _is_dead(staging: Directory, name: str) -> bool:
-    """Return whether the writer of a staged run has ended."""
-    # The writer makes the file while it holds the lock of the store, as the caller does now. So if
-    # the file is missing, the writer has ended.
+    """Return whether the writer of a staged run has ended.
+
+    A writer makes and locks the file `_ALIVE` while it holds the lock of the store, which the
+    caller holds now. So the writer has ended if the file is missing, or if its lock is free.
+    """
     with contextlib.suppress(FileNotFoundError), staging.enter(name) as directory:
         try:
             # NFS locks only files that are open for writing.
@@ -338,14 +353,20 @@ def _is_dead(staging: Directory, name: str) -> bool:
 
 
 def _remove_new_store(store: Path, new_directories: list[Path]) -> None:
-    """Remove a store that this writer made but did not save in, unless another writer uses it."""
+    """Remove what this writer made of a store in which nothing was saved.
+
+    What another writer uses stays. `new_directories` are the store and its new parents, the
+    innermost first.
+    """
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
         if os.path.lexists(root / layout.HIDDEN / _LOCK):
+            # While this writer has the lock, no other writer can begin.
             with locked(store) as directories:
                 if not [*directories.staging.names(), *directories.switch.names()]:
                     shutil.rmtree(layout.HIDDEN, dir_fd=directories.top.fd)
         else:
+            # Nobody got as far as the lock, so there are only empty directories.
             with Directory.at(root) as top:
                 for name in (_STAGING, layout.SWITCH):
                     top.remove_empty(layout.HIDDEN, name)

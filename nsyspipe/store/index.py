@@ -138,17 +138,19 @@ def _no_runs_error(store: Path) -> DatasetError:
     quoted = shlex.quote(str(store))
     if store.is_file():
         kind = OUTPUTS.get(store.suffix, "a file")
-        fix = f"nsyspipe analyze {quoted} --out runs"
         if store.suffix in OUTPUTS:
             fix = "pass the run store (a directory)"
+        else:
+            fix = f"nsyspipe analyze {quoted} --out runs"
         return DatasetError(str(store), f"is {kind}, not a run store", fix=fix)
     if store.is_dir():
-        table_problem = table_of_store(store)
-        if table_problem is None:
-            fix = _fix_in_directory(store)
-            return DatasetError(str(store), "contains no saved run", fix=fix)
-        problem, fix = table_problem
-        return DatasetError(str(store), problem, fix=fix)
+        # The user may have passed a directory inside a store.
+        words_and_store = table_of_store(store)
+        if words_and_store is not None:
+            words, path_of_store = words_and_store
+            return DatasetError(str(store), words, fix=path_of_store)
+        fix = _fix_in_directory(store)
+        return DatasetError(str(store), "contains no saved run", fix=fix)
     fix = f"nsyspipe analyze REPORTS --out {quoted}"
     return DatasetError(str(store), "no such directory", fix=fix)
 
@@ -198,7 +200,7 @@ def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     try:
         return index_row(row, run_id, digest_of(content))
     except ValueError as error:
-        # The name of the directory is not valid text.
+        # The row cannot have this id, because the name of the directory is not valid text.
         raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
 
 

@@ -112,7 +112,10 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
         return os.listdir(self.fd)  # noqa: PTH208 - by descriptor
 
     def require(self, name: str, kind: str) -> bool:
-        """Return whether a name exists. Refuse one that is not of a kind: `FILE` or `DIRECTORY`."""
+        """Return whether a name exists. Raise a `NotPlainError` if it is of another kind.
+
+        `kind` is `FILE` or `DIRECTORY`.
+        """
         try:
             state = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -234,7 +237,7 @@ def run_ids(store: Path) -> Iterator[str]:
 
     Without a store there are none. A store with links instead of directories is an error.
     """
-    # First the runs in `switch`, then those in their places, as in `has_run`.
+    # Look into `switch` first. A run leaves it only for its place, so it is found in one of both.
     switched = _names_in(store, HIDDEN, SWITCH)
     names = _names_in(store, "runs")
     directories = [name for name in names if name.startswith(RUN_DIRECTORY)]
@@ -258,22 +261,24 @@ def _names_in(store: Path, *names: str) -> list[str]:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise an `OptionError` for an id that no run can have, with an id that works.
+    """Raise an `OptionError` for an id that no run can have. The fix is a similar id that works.
 
     No run can have an id that is not the name of a directory, or one that DuckDB, pandas, Polars or
     pyarrow would convert to a number or a date.
     """
-    usable = run_id
-    if not RUN_ID.fullmatch(run_id):
-        usable = _as_directory_name(run_id)
+    is_directory_name = RUN_ID.fullmatch(run_id) is not None
+    if is_directory_name and not _is_number_or_date(run_id):
+        return
+    if is_directory_name:
+        problem = "looks like a number or a date, and DuckDB and pandas would convert it"
+        usable = run_id
+    else:
         problem = (
             f"is not a valid directory name (up to {_MAX_RUN_ID_LENGTH} letters, digits and "
             ". _ + -, first a letter or digit)"
         )
-    elif _is_number_or_date(run_id):
-        problem = "looks like a number or a date, and DuckDB and pandas would convert it"
-    else:
-        return
+        usable = _as_directory_name(run_id)
+    # A text that was made the name of a directory may be a number, too.
     if _is_number_or_date(usable):
         usable = f"run-{usable}"[:_MAX_RUN_ID_LENGTH]
     raise OptionError(f"--run-id {run_id!r}", problem, fix=f"--run-id {usable}")
@@ -325,20 +330,21 @@ def place_of(store: str | Path, run_id: str) -> str:
 
 def run_reference(path: Path) -> RunReference | None:
     """Return what ``STORE/<table>/run_id=ID`` or ``STORE:NAME`` refers to; None for other paths."""
-    is_complete = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
-    # A path such as `.` has no name of its own.
-    directory = path if is_complete else Path(os.path.realpath(path))
-    run_id = directory.name.removeprefix(RUN_DIRECTORY)
-    store = directory.parent.parent
+    has_table_and_run = len(path.parts) > 1 and path.name.startswith(RUN_DIRECTORY)
+    # A path such as `.` has no name of its own, so it is resolved.
+    directory = path if has_table_and_run else Path(os.path.realpath(path))
     if directory.name.startswith(RUN_DIRECTORY):
+        run_id = directory.name.removeprefix(RUN_DIRECTORY)
+        store = directory.parent.parent
         is_directory = os.path.isdir(directory)  # noqa: PTH112 - a name may be too long
         if is_directory and has_run(store, run_id):
             return RunReference(store, run_id, is_id=True)
     text = str(path)
     if os.path.lexists(text):
         return None
-    # A store or a name may contain colons, so each colon but a first letter is tried.
+    # A store and a name may contain colons themselves, so each colon may be the one between them.
     for index, letter in enumerate(text):
+        # The name of a store is not empty.
         if letter == ":" and index > 0:
             store = Path(text[:index])
             if any(run_ids(store)):

@@ -109,9 +109,9 @@ _OPTIONAL = {"children", "dictionary", "repetition"}
 def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file; a ValueError if it is not like a file of nsyspipe.
 
-    That is a file that claims more than a file of its size can hold, or a footer or page header
-    that our writers would not write. This is stricter than Arrow, which ends the process at some of
-    them, and which reads a field that comes twice, or one of another type, unlike other readers.
+    A file is refused if it claims more than a file of its size can hold. It is also refused if its
+    footer or a page header is not as our writers write it. Arrow is less strict: some of these
+    files end the process, and others are read in another way than by other programs.
     """
     size = file.seek(0, os.SEEK_END)
     n_footer_bytes = _footer_size(file, size)
@@ -158,10 +158,10 @@ def _check_chunk_sizes(file: BinaryIO, chunks: list[_Struct], size: int, end_of_
     n_plain_bytes = sum(chunk["plain"] for chunk in chunks)
     max_plain_bytes = max(_MAX_PAGES_BYTES, _MAX_RATIO * size)
     require(n_stored_bytes <= size, f"its columns claim {n_stored_bytes} of its {size} bytes")
-    # Much more than columns and footer in a file raises the limits, which depend on its size.
+    # The limits grow with the size of a file. So bytes that nobody reads must not make it large.
     n_used_bytes = n_stored_bytes + n_footer_bytes
-    is_filled = size <= 2 * n_used_bytes + _MAX_FOOTER_BYTES
-    require(is_filled, f"of its {size} bytes {n_stored_bytes} hold columns")
+    is_mostly_used = size <= 2 * n_used_bytes + _MAX_FOOTER_BYTES
+    require(is_mostly_used, f"of its {size} bytes {n_stored_bytes} hold columns")
     problem = "claim to be larger than a file of its size has them"
     require(n_plain_bytes <= max_plain_bytes, f"its columns {problem}")
     max_possible_bytes = n_stored_bytes * _MAX_EXPANSION
@@ -195,7 +195,7 @@ class _Columns(NamedTuple):
     def of_footer(cls, footer: _Struct) -> Self:
         """Return the columns of a footer; a ValueError if they are nested or contradictory."""
         # The first element of a schema is a root, which has all columns as its children. In a flat
-        # schema no column has children itself.
+        # schema no column has children itself. Without elements, the file is refused below.
         root, *columns = footer["schema"] or [{}]
         n_columns = len(columns)
         has_nested_columns = any("children" in column for column in columns)
@@ -226,10 +226,11 @@ def _chunks_of_group(group: _Struct, n_columns: int) -> list[_Struct]:
 def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[int]:
     """Yield the decompressed size of each page of a column chunk, as the page's header declares."""
     first_data_page = chunk["pages"]
+    # A dictionary comes before the data. Its position is missing or 0 if there is none.
     position = chunk.get("dictionary") or first_data_page
     end = position + chunk["stored"]
-    is_inside = len(_MAGIC) <= position <= first_data_page < end <= end_of_rows
-    require(is_inside, "a column of it does not lie in it")
+    is_chunk_inside = len(_MAGIC) <= position <= first_data_page < end <= end_of_rows
+    require(is_chunk_inside, "a column of it does not lie in it")
     for _ in range(_MAX_PAGES_PER_CHUNK):
         if position == end:
             return
@@ -238,9 +239,10 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
         reader = _Thrift(file.read(n_bytes), "a page's header")
         header = reader.struct(_PAGE)
         yield header["plain"]
+        # The next page follows the header and the stored bytes of this page.
         position += reader.position + header["stored"]
-        is_inside = position <= end and header["type"] in _PAGE_TYPES
-        require(is_inside, "a page of it does not lie in its column")
+        is_page_inside = position <= end and header["type"] in _PAGE_TYPES
+        require(is_page_inside, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
@@ -284,11 +286,9 @@ class _Thrift:
             field = fields.get(number, kind)
             if field is None:
                 raise self._fault("refers to encryption or to other files")
-            name = None
-            needed_kind = field
-            inner = None
-            if isinstance(field, tuple):
-                name, needed_kind, inner = field
+            # A field that is only a kind is read, but has no name to be returned by.
+            name_kind_inner = field if isinstance(field, tuple) else (None, field, None)
+            name, needed_kind, inner = name_kind_inner
             if kind != needed_kind:
                 raise self._fault("has a part of another type")
             value = self._value(kind, inner, depth + 1)
@@ -315,9 +315,9 @@ class _Thrift:
         inner: int | _Fields | None,
         depth: int,
     ) -> Any:  # noqa: ANN401 - by kind
-        """Read a value of a kind; None for contents that nobody uses.
+        """Read a value of a kind. Floating-point numbers and texts are skipped, and are None.
 
-        `inner` is the fields of a struct, or what a list contains. None if any contents are fine.
+        `inner` has the fields of a struct, or what a list contains. None if any contents are fine.
         """
         # A store has thousands of values, so the most frequent kinds come first.
         self.n_values += 1
@@ -329,6 +329,7 @@ class _Thrift:
             is_negative = zigzag & 1
             return (zigzag >> 1) ^ -is_negative
         if kind in (_DOUBLE, _BINARY):
+            # The length of a text stands before it.
             n_bytes = 8 if kind == _DOUBLE else self._varint(31)
             self.position += n_bytes
             if self.position > len(self.content):
@@ -345,7 +346,10 @@ class _Thrift:
         raise self._fault("is none of ours")
 
     def _list(self, inner: int | _Fields | None, depth: int) -> list[Any]:
-        """Read a list; `inner` is the kind of its values, the fields of its structs, or None."""
+        """Read a list. `inner` is the kind of its values, or the fields of its structs.
+
+        None if values of any kind are fine.
+        """
         # The length is in the upper 4 bits of the first byte, and the kind in the lower 4 bits.
         head = self._byte()
         n_values = head >> 4
@@ -358,10 +362,9 @@ class _Thrift:
         needed_kind = _STRUCT if isinstance(inner, dict) else inner
         if needed_kind is not None and kind != needed_kind:
             raise self._fault("has a list of another type")
-        # In a list, a truth value is a byte.
-        if kind in (_TRUE, _FALSE):
-            kind = _BYTE
-        return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
+        # In a field, a truth value is a kind. In a list, it is a byte.
+        kind_of_values = _BYTE if kind in (_TRUE, _FALSE) else kind
+        return [self._value(kind_of_values, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
         """Read a byte as a number."""
@@ -372,23 +375,26 @@ class _Thrift:
         return self.content[position]
 
     def _varint(self, n_bits: int) -> int:
-        """Read a number of at most so many bits.
+        """Read a number of at most so many bits, which stands in as many bytes as it needs.
 
-        It stands in as many bytes as it needs. Each has 7 bits of the number, the lowest first. The
-        bits above them tell whether another byte follows.
+        Each byte has 7 bits of the number. The lowest bits of the number are in the first byte. The
+        eighth bit of a byte tells whether another byte follows.
         """
-        # Most of a footer are such numbers, so that no other function is called for their bytes.
+        # Most of a footer are such numbers, so bytes are read here and not by another function.
         content = self.content
         position = self.position
         value = 0
-        for shift in range(0, n_bits + 1, 7):
+        for shift in range(0, n_bits, 7):
             if position >= len(content):
                 raise self._fault("ends too early")
             byte = content[position]
             position += 1
             value |= (byte & 127) << shift
             is_last_byte = byte < 128  # noqa: PLR2004 - the eighth bit is 0
-            if is_last_byte and not value >> n_bits:
+            if is_last_byte:
+                has_more_bits = value >> n_bits > 0
+                if has_more_bits:
+                    break
                 self.position = position
                 return value
         raise self._fault("has a number that is too large")
@@ -402,11 +408,12 @@ def as_plain_text(
 ) -> pa.ChunkedArray:
     """Return texts that were read as a dictionary as plain texts.
 
-    Plain texts that would take too much memory share it, if they may (`may_be_shared`). So it is
-    with the ranks of a communicator of thousands, which is one long text in many rows. A ValueError
-    is raised for texts that are not UTF-8, and for more text than a file of that size can hold.
+    With `may_be_shared`, equal texts share their memory if they would take too much of it. Such a
+    text is the list of thousands of ranks of a communicator, which stands in many rows. A
+    ValueError is raised for texts that are not UTF-8, and for more text than a file of that size
+    can hold.
     """
-    # This finds texts that are not UTF-8.
+    # This raises the error for texts that are not UTF-8.
     column.validate(full=True)
     n_written_out_bytes = sum(map(_n_text_bytes, column.chunks))
     max_bytes = max(_MAX_ROWS_BYTES, _MAX_RATIO * n_file_bytes)
@@ -415,9 +422,9 @@ def as_plain_text(
     n_distinct_bytes = sum(chunk.dictionary.nbytes for chunk in column.chunks)
     has_few_texts = n_distinct_bytes <= max_bytes and n_written_out_bytes <= _MAX_SHARED_TEXT_BYTES
     has_few_rows = len(column) <= _MAX_ROWS_WITH_SHARED_TEXT
-    is_possible = may_be_shared and has_few_texts and has_few_rows
+    can_be_shared = may_be_shared and has_few_texts and has_few_rows
     words = f"{n_written_out_bytes} bytes of text"
-    require(is_possible, f"{words} are more than a file of {n_file_bytes} bytes has")
+    require(can_be_shared, f"{words} are more than a file of {n_file_bytes} bytes has")
     # One array per row, each a slice of the dictionary, which copies nothing.
     text_of_row = []
     no_text = pa.nulls(1, pa.string())

@@ -87,11 +87,13 @@ class RunFiles(Struct, frozen=True):
         """
         file = layout.file_name(name, rank)
         path = path_in_store(self.store, file, self.run_id)
-        table = self.runs if name == "runs" else None
-        if table is None:
+        is_runs = name == "runs"
+        if is_runs and self.runs is not None:
+            table = self.runs
+        else:
             content = self.contents.get(file) or self._read_now(file)
             table = table_of(content, DATASET[name], path)
-        if name == "runs" and table.num_rows != 1:
+        if is_runs and table.num_rows != 1:
             problem = f"has {table.num_rows} rows for the run instead of 1"
             raise DatasetError(str(path), problem, fix=AGAIN)
         return table
@@ -117,9 +119,10 @@ class RunFiles(Struct, frozen=True):
         content = content_of(self.store, self.run_id, file)
         if listed is None or digest_of(content) == listed[file]:
             return content
-        runs = _content_or_none(self.store, self.run_id, layout.RUNS_FILE)
-        read_before = self.contents.get(layout.RUNS_FILE)
-        if runs is None or read_before is None or not runs.equals(read_before):
+        # The file is of another save. If the file `runs` has changed too, the run was replaced.
+        runs_now = _content_or_none(self.store, self.run_id, layout.RUNS_FILE)
+        runs_before = self.contents.get(layout.RUNS_FILE)
+        if runs_now is None or runs_before is None or not runs_now.equals(runs_before):
             problem = "was replaced or removed during reading"
             raise DatasetError(f"run {self.run_id}", problem, fix="read the run again")
         problem = "cannot be read (damaged, or from another save of the run)"
@@ -141,16 +144,16 @@ def read_run_files(store: AnyPath, run_id: str) -> RunFiles:
     runs_content = _content_or_none(store, run_id, layout.RUNS_FILE)
     path_of_runs = path_in_store(store, layout.RUNS_FILE, run_id)
     for _ in range(_MAX_ATTEMPTS):
-        row = None
-        if runs_content is not None:
-            row = _runs_row(runs_content, path_of_runs)
+        row = None if runs_content is None else _runs_row(runs_content, path_of_runs)
         listed = _listed_digests(row)
         contents = _read_contents(store, run_id, files, listed)
-        if listed is None or len(contents) == len(files):
+        has_all_files = len(contents) == len(files)
+        # Without a list of digests, another attempt could not find more files.
+        if has_all_files or listed is None:
             break
+        # If nobody replaced the run meanwhile, some files are damaged. Reading them again would not
+        # help.
         latest_content = _content_or_none(store, run_id, layout.RUNS_FILE)
-        # If nobody replaced the run meanwhile, the other files are wrong. Reading them again would
-        # not help.
         if latest_content is not None and latest_content.equals(runs_content):
             break
         runs_content = latest_content
@@ -222,7 +225,7 @@ def _listed_digests(runs: RunsTable | None) -> dict[str, str] | None:
 def content_of(store: AnyPath, run_id: str, name: str) -> pa.Buffer:
     """Return the bytes of a file of a run; a `DatasetError` if it cannot be read.
 
-    `check_size` has checked them, except those of ``runs``, which `table_of` checks.
+    The file has passed `check_size`. Only ``runs`` has not, and `table_of` checks it later.
     """
     try:
         with Directory.at(store) as top:
@@ -299,12 +302,14 @@ def _whole_content(file: BinaryIO, size: int) -> pa.Buffer:
 def table_of(content: pa.Buffer, schema: TableSchema, path: Path) -> pa.Table:
     """Read a table from the bytes of its file, as `RunFiles.table` returns it.
 
-    A `DatasetError` with the path is raised if the file is not what nsyspipe writes.
+    Only a table with a row per run keeps its ``run_id``. A `DatasetError` with the path is raised
+    if the file is not what nsyspipe writes.
     """
-    is_of_runs = schema.name in _TABLES_OF_RUNS
+    has_row_per_run = schema.name in _TABLES_OF_RUNS
     try:
         source = pa.BufferReader(content)
-        if is_of_runs:
+        # `content_of` has checked the size of all other files.
+        if has_row_per_run:
             check_size(source)
         columns_of_file = _read_columns(source, schema, path)
         table = _conformed(path, columns_of_file, schema, content.size)
@@ -315,7 +320,7 @@ def table_of(content: pa.Buffer, schema: TableSchema, path: Path) -> pa.Table:
         # Arrow raises all of these if a file is not what its footer says.
         problem = f"cannot be read ({_in_one_line(error)})"
         raise DatasetError(str(path), problem, fix=AGAIN) from error
-    return table if is_of_runs else table.drop_columns(["run_id"])
+    return table if has_row_per_run else table.drop_columns(["run_id"])
 
 
 def _read_columns(source: pa.BufferReader, schema: TableSchema, path: Path) -> pa.Table:
@@ -366,7 +371,8 @@ def check_steps_known(table: pa.Table, steps: StepsTable, path: Path) -> None:
 def _check_schema(path: Path, file: pq.ParquetFile, number_columns: set[str]) -> None:
     """Refuse a file of a later version, with two columns of a name, or with texts for numbers.
 
-    A few bytes can stand for many long texts.
+    Only texts are read as a dictionary. A column of texts for numbers could fill memory, because a
+    few bytes can stand for many long texts.
     """
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(b"schema_version", b"").decode(errors="replace")
@@ -401,13 +407,20 @@ def _conformed(path: Path, table: pa.Table, schema: TableSchema, n_file_bytes: i
         else:
             values = pa.nulls(table.num_rows, column.type)
         if pa.types.is_dictionary(values.type) and column.type == TEXT:
-            # The text with all ranks of a communicator stands in the rows of each of its ranks.
-            may_be_shared = column.name == "ranks"
-            values = as_plain_text(values, n_file_bytes, may_be_shared=may_be_shared)
-            if column.name == "label":
-                values = pc.utf8_slice_codeunits(values, 0, _MAX_LABEL_CHARACTERS)
-        columns.append(values)
+            columns.append(_plain_texts(values, column.name, n_file_bytes))
+        else:
+            columns.append(values)
     return pa.table(columns, names=schema.names).cast(schema.arrow)
+
+
+def _plain_texts(texts: pa.ChunkedArray, name: str, n_file_bytes: int) -> pa.ChunkedArray:
+    """Return a column of texts that was read as a dictionary as plain texts. Labels are cut off."""
+    # The text with all ranks of a communicator stands in the rows of each of its ranks.
+    may_be_shared = name == "ranks"
+    plain_texts = as_plain_text(texts, n_file_bytes, may_be_shared=may_be_shared)
+    if name == "label":
+        return pc.utf8_slice_codeunits(plain_texts, 0, _MAX_LABEL_CHARACTERS)
+    return plain_texts
 
 
 def check_values(table: pa.Table, schema: TableSchema) -> None:
@@ -437,13 +450,14 @@ def _check_column(column: Column, values: pa.ChunkedArray, *, checks_json: bool)
         require(are_finite, f"{name} has values that are not numbers")
     is_time = column.unit == "time"
     if is_time or column.type in (INT, FLOAT):
-        least, greatest = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
+        lower_limit, upper_limit = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
         numbers = values.cast(INT) if is_time else values
         extremes = pc.min_max(numbers).as_py()
         smallest = extremes["min"]
         largest = extremes["max"]
-        # Without a value both are None.
-        is_within = smallest is None or least <= smallest <= largest <= greatest
+        # Without a value, both extremes are None.
+        is_empty = smallest is None
+        is_within = is_empty or (lower_limit <= smallest and largest <= upper_limit)
         require(is_within, f"{name} has values beyond what a run has")
     elif column.unit == "json" and checks_json:
         for text in pc.unique(values.drop_null()).to_pylist():
@@ -454,11 +468,13 @@ def _check_keys(table: pa.Table, schema: TableSchema) -> None:
     """Raise a ValueError if two rows of a table with unique keys have the same key."""
     if schema.name not in _TABLES_WITH_UNIQUE_KEYS:
         return
-    key = [name for name in schema.key if name != "run_id"]
     if schema.name == "steps":
-        # The key has the start, by which steps are sorted. Two steps of no length may start at
-        # once, but each has a number of its own.
+        # The key of the schema has the start of a step, by which steps are sorted. Two steps of no
+        # length may start at once, but each has a number of its own.
         key = ["rank", "step"]
+    else:
+        key = [name for name in schema.key if name != "run_id"]
+    # One row for each key.
     distinct_keys = table.group_by(key, use_threads=False).aggregate([])
     is_unique = len(distinct_keys) == len(table)
     require(is_unique, f"it has rows of the same {', '.join(key)}")

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,6 +61,15 @@ from nsyspipe.store.read import (
 _SKIPPED_CHECKS_CODE = "not-judged"
 # Tables that the first stores did not have.
 _LATER_TABLES = ("host_lines", "counter_bars", "line_bars", "peers")
+# The form of each text in these fields of a header.
+_FORM_OF_FIELD = {
+    "driver_versions": VERSION,
+    "cuda_driver_versions": VERSION,
+    "traced_events": TRACED,
+    "cuda_graph_traces": TRACED,
+    "cuda_traces": TRACED,
+    "python_samplings": PYTHON_SAMPLING,
+}
 # These tables may also have steps without a window on the GPU, because a capture may end while data
 # for the next step is fetched.
 _TABLES_WITH_OTHER_STEPS = ("collectives", "phases", "steps")
@@ -178,19 +186,22 @@ class SavedRun(Run):
         self, steps: AskedSteps = None, ranks: AskedRanks = None
     ) -> Iterator[schema.OfRank]:
         chosen = self.chosen_ranks(ranks)
-        if steps is not None:
-            steps = check_steps(self.steps(), steps)
+        checked_steps = None if steps is None else check_steps(self.steps(), steps)
         all_ranks = self.ranks["rank"].to_pylist()
-        if chosen and not any(self.files.has("events", rank) for rank in all_ranks):
+        # A run is saved with the operations of all ranks or of none. If only those of a chosen rank
+        # are missing, the file is missing, and reading raises that error.
+        has_operations = any(self.files.has("events", rank) for rank in all_ranks)
+        if chosen and not has_operations:
             problem = "was saved without single operations"
             raise DatasetError(f"run {self.run_id}", problem, fix=self._saved_again)
-        return (self._operations_of_rank(rank, steps) for rank in chosen)
+        return (self._operations_of_rank(rank, checked_steps) for rank in chosen)
 
     def _operations_of_rank(self, rank: int, steps: tuple[int, int] | None) -> schema.OfRank:
         """Return the operations and phase ranges of a rank, of all steps or of a range of steps."""
         try:
             events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         except DatasetError as error:
+            # Operations are only saved with a further option.
             if error.fix:
                 error.fix = error.fix.replace(AGAIN, self._saved_again)
             raise
@@ -207,14 +218,14 @@ class SavedRun(Run):
 
 
 def _overlapping_events(events: EventsTable, windows: pa.Table) -> pa.Table:
-    """Return the events between the first start and the last end of some windows."""
-    rows = np.empty(0, np.int64)
-    if windows.num_rows:
-        start_ns = pc.min(windows["start_ns"]).as_py()
-        end_ns = pc.max(windows["end_ns"]).as_py()
-        event_starts = events["start_ns"].to_numpy()
-        event_ends = events["end_ns"].to_numpy()
-        rows = overlapping_rows(event_starts, event_ends, (start_ns, end_ns))
+    """Return the events that overlap the time from the first start to the last end of windows."""
+    if not windows.num_rows:
+        return events.slice(0, 0)
+    start_ns = pc.min(windows["start_ns"]).as_py()
+    end_ns = pc.max(windows["end_ns"]).as_py()
+    event_starts = events["start_ns"].to_numpy()
+    event_ends = events["end_ns"].to_numpy()
+    rows = overlapping_rows(event_starts, event_ends, (start_ns, end_ns))
     return events.take(pa.array(rows))
 
 
@@ -251,16 +262,17 @@ class SavedCheck:
 
 
 def _check_of_text(message: str, fix: str | None) -> SkippedCheck:
-    """Return the skipped check of a run that an older nsyspipe saved.
+    """Return the skipped check of a run that an older nsyspipe saved, from the text of its note.
 
-    There, only the text of the note names the rules.
+    The text names the rules, and then has the reason in brackets. A text that names no rule is
+    about all rules.
     """
-    names = {*rule_names()}
-    words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", message.partition(" (")[0]))
-    rules = sorted(names & words or names)
-    _, _, text_in_brackets = message.partition("(")
+    text_of_rules, _, text_in_brackets = message.partition("(")
+    all_names = {*rule_names()}
+    words = set(re.findall(r"[a-z]+(?:-[a-z]+)*", text_of_rules))
+    names = all_names.intersection(words) or all_names
     reason = text_in_brackets.removesuffix(")") or message
-    return SkippedCheck(tuple(rules), reason, fix)
+    return SkippedCheck(tuple(sorted(names)), reason, fix)
 
 
 @dataclass(frozen=True)
@@ -306,7 +318,10 @@ def parse_details(text: str) -> Details:
 
 
 def _masked_header(header: RunHeader) -> RunHeader:
-    """Return a header in which only texts remain that nsyspipe records."""
+    """Return a header in which only texts remain that nsyspipe records.
+
+    Texts without the form of their field are left out.
+    """
     capture = header.capture
     if capture is not None:
         command = capture.command
@@ -318,34 +333,26 @@ def _masked_header(header: RunHeader) -> RunHeader:
     if environment is not None:
         environment = recorded_environment(environment, Mask())
     commands = shown_commands(map(shlex.split, header.commands))
-    header = replace(header, capture=capture, environment=environment, commands=commands)
-    driver_versions = shown_alone(header.driver_versions, VERSION)
-    cuda_driver_versions = shown_alone(header.cuda_driver_versions, VERSION)
-    traced_events = shown_alone(header.traced_events, TRACED)
-    cuda_graph_traces = shown_alone(header.cuda_graph_traces, TRACED)
-    cuda_traces = shown_alone(header.cuda_traces, TRACED)
-    python_samplings = shown_alone(header.python_samplings, PYTHON_SAMPLING)
-    return replace(
-        header,
-        driver_versions=driver_versions,
-        cuda_driver_versions=cuda_driver_versions,
-        traced_events=traced_events,
-        cuda_graph_traces=cuda_graph_traces,
-        cuda_traces=cuda_traces,
-        python_samplings=python_samplings,
-    )
+    texts: dict[str, Any] = {}
+    for name, form in _FORM_OF_FIELD.items():
+        texts[name] = shown_alone(getattr(header, name), form)
+    return replace(header, capture=capture, environment=environment, commands=commands, **texts)
 
 
 def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - any JSON
-    """Return a value of JSON as a value of a kind, which is the text of a type.
+    """Return a value of JSON as a value of a kind.
 
-    `place` names the field in the message of the ValueError for a value of another kind.
+    A kind is the text of a type, such as ``list[SavedCheck]`` or ``str | None``. `place` names the
+    field in the message of the ValueError for a value of another kind.
     """
+    # Without the None that the type may allow.
     needed = kind.removesuffix(" | None")
-    if value is None and needed != kind:
+    may_be_none = needed != kind
+    if value is None and may_be_none:
         return None
     item_kind = needed.removeprefix("list[").removesuffix("]")
-    if needed.startswith("list[") and item_kind in _OBJECTS:
+    is_list_of_objects = needed.startswith("list[") and item_kind in _OBJECTS
+    if is_list_of_objects:
         require(isinstance(value, list), f"{place} is not a list")
         items = []
         for index, item in enumerate(value):
@@ -356,11 +363,16 @@ def _parsed_value(kind: str, value: Any, place: str) -> Any:  # noqa: ANN401 - a
         require(isinstance(value, dict), f"{place} is not an object")
         return _parsed_fields(needed, value, place)
     require(_IS[needed](value), f"{place} is not {kind}")
+    # JSON has lists only.
     return tuple(value) if needed.startswith("tuple") else value
 
 
 def _parsed_fields(kind: str, json_object: dict[str, Any], place: str) -> object:
-    """Return an object of JSON as an object of a class, whose fields need not all be there."""
+    """Return an object of JSON as an object of the class `kind`.
+
+    Only fields with a default may be missing. `place` names the object in the message of the
+    ValueError, and is empty for the outermost object.
+    """
     values = {}
     for field in fields(_OBJECTS[kind]):
         name = field.name
@@ -410,9 +422,11 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 
 def _check_utc_time(text: str | None, place: str) -> None:
-    is_utc = text is None
-    if text is not None:
-        with contextlib.suppress(ValueError):
-            time = datetime.fromisoformat(str(text))
-            is_utc = time.tzinfo is not None
-    require(is_utc, f"{place}.captured_at_utc is not a time in UTC")
+    """Raise a ValueError if a text is not a time with a time zone. None is fine."""
+    if text is None:
+        return
+    has_time_zone = False
+    with contextlib.suppress(ValueError):
+        time = datetime.fromisoformat(str(text))
+        has_time_zone = time.tzinfo is not None
+    require(has_time_zone, f"{place}.captured_at_utc is not a time in UTC")

@@ -20,7 +20,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.options import OnProgress
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Int64, TableSchema
 from nsyspipe.model.typed_tables import RanksColumn
 from nsyspipe.model.user_paths import UserPath
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, has_reports, reports_near
@@ -198,9 +198,10 @@ def save(
     check_store(run, store)
     # The timeline first, because workers read reports for it while this process makes the rest.
     names = ["timeline", *(name for name in RUN_TABLES if name in DATASET)]
+    # Each table is made once, also the timeline.
     tables = {name: run.table(name) for name in dict.fromkeys(names)}
-    # With the fixes as options of the commands.
     tables["host_lines"] = without_paths(run.host_lines())
+    # These rows are in the words of the command line, as readers of a store expect.
     tables["problems"] = schema.PROBLEMS.from_rows(run.problem_rows)
     tables["findings"] = schema.FINDINGS.from_rows(run.finding_rows)
     with staged_run(store, run_id) as staged:
@@ -235,15 +236,17 @@ def _remaining_files(
     present = opened.files_of(run_id)
     operations = {name for name in present if table_of_file(name) in EVENT_TABLES}
     remaining = _not_replaced(present, written)
+    # Operations of another run are at risk even if new ones replace them.
     at_risk = remaining | operations
     has_run = RUNS_FILE in present
-    if not at_risk and (has_run or not present):
+    # Without a row in `runs`, it is not known what the present files are of.
+    is_other_data = bool(present) and not has_run
+    if not at_risk and not is_other_data:
         return {}
-    digests = None
     if has_run:
         digests = _digests_if_same_run(run, Path(os.path.realpath(store)), remaining)
-    if digests is not None:
-        return digests
+        if digests is not None:
+            return digests
     if force:
         return {}
     raise _loss_error(store, run_id, at_risk or present, has_run=has_run)
@@ -292,10 +295,10 @@ def _digests_if_same_run(run: Run, store: Path, names: set[str]) -> dict[str, st
 
 
 def check_store(run: Run, store: Path) -> None:
-    """Raise an `OutputError` if a run cannot be saved in a directory: it has reports, or no name.
+    """Raise an `OutputError` for a place that must not become a store.
 
-    Whoever names a directory with reports and a saved run next would get the saved run, not the
-    reports. ``STORE:NAME`` names a run of a store, not a directory.
+    That is a directory with reports: whoever names the directory later would get the saved run, and
+    not the reports. It is also ``STORE:NAME``, which names a run of a store and not a directory.
     """
     place, colon, name = str(store).rpartition(":")
     if colon and not store.exists():
@@ -318,6 +321,7 @@ def check_store(run: Run, store: Path) -> None:
 def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
     """Write the file of a table with the id of its run, and return its digest by file name."""
     table_schema = DATASET[name]
+    # All rows have the first and only text of the dictionary.
     codes = np.zeros(table.num_rows, np.int32)
     run_ids_of_rows = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
     columns = {column_name: table[column_name] for column_name in table.column_names}
@@ -343,14 +347,16 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Tab
     A failure is ignored: readers need more time without an index, but read the same.
     """
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids = set(filter(RUN_ID.fullmatch, run_ids(store)))
-        ids.discard(staged.run_id)
+        other_ids = set(filter(RUN_ID.fullmatch, run_ids(store)))
+        # `saved_row` replaces the row of this run.
+        other_ids.discard(staged.run_id)
         index = read_index(store)
         indexed_ids = index["run_id"]
-        is_present = pc.is_in(indexed_ids, pa.array(ids, pa.string()))
-        rows = [index.filter(is_present), saved_row]
-        missing = sorted(ids.difference(indexed_ids.to_pylist()))
+        is_of_others = pc.is_in(indexed_ids, pa.array(other_ids, pa.string()))
+        rows = [index.filter(is_of_others), saved_row]
+        missing = sorted(other_ids.difference(indexed_ids.to_pylist()))
         for run_id in missing[:_MAX_RUNS_ADDED_TO_INDEX]:
+            # A run that cannot be read stays out of the index.
             with contextlib.suppress(DatasetError):
                 content = content_of(store, run_id, RUNS_FILE)
                 rows.append(read_index_row(store, run_id, content))
@@ -361,19 +367,19 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved_row: pa.Tab
 
 def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as the bytes of a Parquet file."""
-    texts: list[str] = []
-    times: list[str] = []
+    text_columns: list[str] = []
+    time_columns: list[str] = []
     for field in table.schema:
         name = field.name
         if field.type == TEXT or name == "run_id":
-            texts.append(name)
+            text_columns.append(name)
         if field.type == INT and name.endswith("_ns"):
-            times.append(name)
+            time_columns.append(name)
     names = table.column_names
     with_statistics = [name for name in names if name not in _COLUMNS_WITHOUT_STATISTICS]
     options = {
-        "use_dictionary": texts,
-        "column_encoding": dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+        "use_dictionary": text_columns,
+        "column_encoding": dict.fromkeys(time_columns, "DELTA_BINARY_PACKED"),
         "write_statistics": with_statistics,
         **_FORMAT,
     }
@@ -393,18 +399,25 @@ def _row_group_starts(table: pa.Table) -> list[int]:
     one rank reads one row group.
     """
     n_rows = table.num_rows
-    rank_starts = np.empty(0, np.int64)
-    if n_rows > _ROWS_PER_GROUP and "rank" in table.column_names:
-        ranks = pc.fill_null(table["rank"], -1).to_numpy()
-        rank_changes = np.diff(ranks)
-        if (rank_changes >= 0).all():
-            rank_starts = np.flatnonzero(rank_changes) + 1
+    rank_starts = _rank_starts(table) if n_rows > _ROWS_PER_GROUP else np.empty(0, np.int64)
     starts = [0]
-    latest = _ROWS_PER_GROUP
-    while latest < n_rows:
-        n_rank_starts = np.searchsorted(rank_starts, latest, "right")
-        rank_start = int(rank_starts[:n_rank_starts].max(initial=0))
-        start = rank_start if rank_start > starts[-1] else latest
-        starts.append(start)
-        latest = start + _ROWS_PER_GROUP
+    # A row group is full before this row.
+    latest_start = _ROWS_PER_GROUP
+    while latest_start < n_rows:
+        # Ranks start in ascending rows, so the largest of these is the last one. 0 without any.
+        is_in_time = rank_starts <= latest_start
+        last_rank_start = int(rank_starts[is_in_time].max(initial=0))
+        has_rank_start = last_rank_start > starts[-1]
+        starts.append(last_rank_start if has_rank_start else latest_start)
+        latest_start = starts[-1] + _ROWS_PER_GROUP
     return starts
+
+
+def _rank_starts(table: pa.Table) -> Int64:
+    """Return the first row of each rank but the first. Empty unless a table is sorted by rank."""
+    if "rank" not in table.column_names:
+        return np.empty(0, np.int64)
+    ranks = pc.fill_null(table["rank"], -1).to_numpy()
+    rank_changes = np.diff(ranks)
+    is_sorted = (rank_changes >= 0).all()
+    return np.flatnonzero(rank_changes) + 1 if is_sorted else np.empty(0, np.int64)

@@ -305,8 +305,8 @@ def across_of(*ranks, sizes=None):
         part_of_clock=clocks[1],
     )
     sizes = np.full(len(rows.communicators), 2) if sizes is None else ints(*sizes)
-    is_whole = np.ones(len(rows.communicators), np.bool_)
-    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, sizes, found, (), is_whole)
+    has_all_ranks = np.ones(len(rows.communicators), np.bool_)
+    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, sizes, found, (), has_all_ranks)
 
 
 GATHERS, SUM_50 = rank(op(0, kind=GATHER, n_bytes=100)), rank(op(0, n_bytes=50))
@@ -375,7 +375,7 @@ NO_BANDWIDTH, EXACT = (None,) * 4, 2**53 + 1
 )
 def test_bandwidth_is_the_message_over_the_transfer_without_the_wait(ranks, sizes, expected):
     across = across_of(*ranks, sizes=sizes)
-    table = collectives_table(across, range(len(across.placed)), ints(0)).to_pylist()
+    table = collectives_table(across, range(len(across.ranks)), ints(0)).to_pylist()
     names = ("rank", "message_bytes", "bus_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s")
     assert [tuple(row[name] for name in names) for row in table] == expected
 

@@ -73,9 +73,10 @@ def test_no_samples_are_no_sampled_time():
     assert of_one(series({}), 0, 10) == (0, 0)
 
 
-def test_of_two_values_at_one_time_the_larger_counts_in_any_order():
+# The larger value of the time 10 is last, first, and apart from the other one.
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [0, 2, 1, 3], [2, 0, 3, 1]])
+def test_of_two_values_at_one_time_the_larger_counts_in_any_order(order):
     times, values = np.array([0, 10, 10, 20]), np.array([7, 3, 9, 7])
-    order = np.array([2, 0, 3, 1])
     shuffled = Series.of(times[order], values[order])
     assert of_one(shuffled, 10, 20) == (90, 10)
 

@@ -47,5 +47,5 @@ def op(
 def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):
     rows = [one | {"kind": kinds.index(one["kind"])} for one in operations]
     comm = CommOperations.of(kinds, canonical.COMM_OPERATIONS.from_rows(rows))
-    alone = {"hidden": EMPTY, "windows": pa.table({"graph_ns": [0]})}
+    alone = {"overlap": EMPTY, "windows": pa.table({"graph_ns": [0]})}
     return Rank(report, None, SimpleNamespace(comm=comm, **alone), shift)  # type: ignore[arg-type]

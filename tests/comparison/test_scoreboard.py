@@ -203,6 +203,15 @@ def test_another_gpu_is_another_kind(apart, worded):
     worded([why, check["message"]])
 
 
+def test_a_check_of_runs_names_the_run_instead_of_the_baseline(run, made):
+    other_run = made(*[[(3_000, 100, 40, 60)] * 3] * 2, kernel="conv")
+    board = compare([Side("first", (run,)), Side("second", (other_run,))])
+    (row,) = [row for row in board.checks.to_pylist() if row["check"] == "other-work"]
+    for text in (row["value"], row["message"]):
+        assert "baseline" not in text
+        assert "first" in text
+
+
 def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
     found = compare([Side("both", (runs["slow"], runs["fast"])), runs["slow"]]).table.to_pylist()[0]
     assert (found["n_captures"], found["n_summary_steps"]) == (2, 24)

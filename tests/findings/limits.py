@@ -577,7 +577,7 @@ NO_LIMITS = {
     "findings.host._MAX_SHOWN_RANKS": SHOWN,
     "findings.profiler._MAX_SHOWN_RANKS": SHOWN,
     "findings.late_node._NEVER_NS": "a time that no rank has",
-    "findings.model.AT_MOST": "a factor of what was measured",
+    "findings.model.BOUND_OVER_MEASURED": "a factor of what was measured",
     "findings.slow_link._NS_PER_S": "a unit",
     "findings.straggler._MAX_NAMED_RANKS": SHOWN,
 }

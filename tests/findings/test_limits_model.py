@@ -6,7 +6,7 @@ from tests.findings.role_rules import mixed
 def names_tensor_parallelism(tensor_ns):
     """Tell whether the evidence names the role with so much of 300 exposed ns; the rest is of gradients."""
     given = mixed(("tensor", tensor_ns), ("data", 300 - tensor_ns))
-    return given.main_role_text("communication ", "exposed_ns_per_step", 300) != ""
+    return given.main_role_text("exposed_ns_per_step", 300, noun="communication") != ""
 
 
 # 200 of 300 are two thirds.

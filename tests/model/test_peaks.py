@@ -48,3 +48,8 @@ def test_dense_peaks_are_half_of_those_with_sparsity(name, tf32, sixteen_bits, f
 @pytest.mark.parametrize("name", ["NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb", ""])
 def test_gpus_without_a_known_source_and_parts_of_gpus_have_no_peaks(name):
     assert peaks_of(name) is None
+
+
+@pytest.mark.parametrize("text", ["name", "source", "fp64", ""])
+def test_a_text_of_a_saved_run_that_is_no_datatype_has_no_peak(text):
+    assert peak_flops_per_s("NVIDIA H200", text) is None

@@ -55,7 +55,7 @@ def test_given_bytes_of_gradients_are_within_a_tenth_of_those_captured(
     monkeypatch, given, expected
 ):
     seen = Gradients(np.array([400.0, 600.0]), np.zeros((2, 1)), is_exact=True)
-    monkeypatch.setattr(opening, "gradients_of", lambda *_: seen)
+    monkeypatch.setattr(opening, "gradients_of", lambda *_, **__: seen)
     captured = SimpleNamespace(steps=range(3), program=SimpleNamespace(n_ranks=2))
     replay = SimpleNamespace(captured=captured, has_gradients=False, nominal_bytes_per_s=None)
     assert is_refused(lambda: opening._check_bytes(replay, given)) == expected
@@ -131,7 +131,12 @@ def test_a_step_without_communication_is_no_shorter_than_its_compute(compute_ns,
 
 def test_compute_may_be_slower_by_half_beside_communication():
     asked = []
-    replay = SimpleNamespace(limits=None, least_compute_ns=asked.append)
+
+    def least_compute_ns(max_slowdown):
+        asked.append(max_slowdown)
+        return 1000.0
+
+    replay = SimpleNamespace(limits=[[1000.0]], least_compute_ns=least_compute_ns)
     assert refusals.contradiction(replay) is None
     assert asked == [1.5]
 

@@ -197,9 +197,9 @@ TEXTS = {
         -0.0004: ">-0.1%",
         -0.02: "-2.0%",
     },
-    partial(units.percent_text, digits=1): {-0.0: "0.0%"},
-    partial(units.percent_text, digits=0): {0.126: "13%", 0.004: "<1%"},
-    partial(units.percent_text, digits=2): {0.00004: "<0.01%"},
+    partial(units.percent_text, n_decimals=1): {-0.0: "0.0%"},
+    partial(units.percent_text, n_decimals=0): {0.126: "13%", 0.004: "<1%"},
+    partial(units.percent_text, n_decimals=2): {0.00004: "<0.01%"},
     units.bytes_text: {
         0: "0 B",
         999: "999 B",

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.api import diff
+from nsyspipe.comparison.causes import MeanStepTime
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.comparison.metrics import Rules
@@ -260,7 +261,7 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(
     found = SimpleNamespace(
         metrics=metrics,
         step_time_parts=parts,
-        mean_step_time=(50 * MS,),
+        mean_step_time=MeanStepTime(50 * MS, None, None),
         statistic="median",
         hidden_comm_ns=tuple(ms * MS for ms in hidden),
         candidate=candidate,

@@ -17,7 +17,7 @@ from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
-from tests.build.plain_steps import MS, plain_run, steps
+from tests.build.plain_steps import MS, plain_run, steps, write_run
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,17 @@ def test_figures_show_where_their_difference_lies(change):
         "step_time",
     ]
     assert table.strong == {0, 1}
+
+
+def test_key_figures_of_a_capture_without_steps_name_no_steps(tmp_path, worded):
+    before, after = (
+        nsyspipe.load(write_run(tmp_path / str(compute), [steps(compute)]), step="none", jobs=1)
+        for compute in (100, 70)
+    )
+    found = diff(before, after, metrics=["exposed_comm_share"])
+    (row,) = found.judged_rows
+    assert row["n_baseline"] == row["n_candidate"] == 0
+    worded([tile.meaning for tile in drawn._tiles(row)])
 
 
 def test_kernels_are_drawn_with_their_sign(change):

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
+from nsyspipe.comparison.causes import MeanStepTime
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.difference import difference_blocks
 from nsyspipe.report.difference_screen import LITTLE_SHARE, part_rows, screen_blocks
@@ -90,7 +91,7 @@ def difference(*parts, overlap=0.0, judged=("step_time",)):
         },
     ]
     return SimpleNamespace(
-        mean_step_time=(STEP_MS * MS, None, None),
+        mean_step_time=MeanStepTime(STEP_MS * MS, None, None),
         step_time_parts=pa.Table.from_pylist(list(parts)),
         metrics=pa.Table.from_pylist(metrics),
         judged=judged,

@@ -128,7 +128,9 @@ def test_below_the_ranks_stands_the_simulated_step_with_its_range(shm):
 
 def test_without_an_estimate_no_step_is_drawn_below_the_ranks(shm):
     found = overview.recommendations_of(shm)
-    bounded = replace(found, first=replace(found.first, known=BOUNDED, low_ns=None, high_ns=None))
+    bounded = replace(
+        found, first=replace(found.first, saving_kind=BOUNDED, low_ns=None, high_ns=None)
+    )
     step = overview.step_time_of(shm)
     (chart,) = of_kind(Chart, page.rank_blocks(shm, step, bounded, [0]))
     assert "after" not in chart.data

@@ -261,7 +261,7 @@ def test_steps_that_cover_less_than_nine_tenths_are_a_problem(n_covered, expecte
     launches = sequence(["AdamFunctor"] * 1000)
     edges = np.arange(0, n_covered + 1, 10)
     units = Repetition(launches, edges, 1.0, repetition.NAMES, LOOP, (), has_optimizer=True)
-    found = [one.code for one in _problems_of_repetition(7, units, is_marked=True)]
+    found = [one.code for one in _problems_of_repetition(7, units, has_each_one_optimizer=True)]
     assert [code for code in found if code == "steps-cover-part"] == expected
 
 
@@ -331,7 +331,7 @@ def test_reports_of_one_nsys_say_its_start_to_the_microsecond(later_ns, is_one):
 @pytest.fixture
 def alike_captures(monkeypatch):
     """Let captures differ in nothing but their times."""
-    for name in ("_has_other_rank", "_has_other_communicators", "_do_numbers_go_on"):
+    for name in ("_has_other_rank", "_has_other_communicators", "_do_step_numbers_go_on"):
         monkeypatch.setattr(captures, name, lambda *_: False)
 
 

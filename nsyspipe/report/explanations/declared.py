@@ -149,8 +149,8 @@ def explain_term(name: str) -> Explanation | None:
 def explain_metric(name: str) -> Explanation | None:
     """Return the explanation of a metric by its name, column or label. None if there is none.
 
-    If only the column has this name, the explanation includes what the column means in tables
-    without metrics.
+    If the name is that of the column, and not that of the metric, the explanation also has what the
+    column means in tables of other things than metrics.
     """
     figure = _figure_named(name)
     if figure is None:
@@ -158,7 +158,8 @@ def explain_metric(name: str) -> Explanation | None:
     explanation = _explanation_of_metric(figure)
     is_name_of_metric = name == normalized(figure.name)
     is_name_of_column = name == normalized(figure.column)
-    if is_name_of_metric or not is_name_of_column:
+    is_column_asked_for = is_name_of_column and not is_name_of_metric
+    if not is_column_asked_for:
         return explanation
     places = columns_by_name()[figure.column]
     other_places = [place for place in places if place.table not in _TABLES_OF_METRICS]
@@ -168,20 +169,22 @@ def explain_metric(name: str) -> Explanation | None:
 
 
 def _figure_named(name: str) -> Figure | None:
-    """Return the figure whose metric has a normalized name, or else whose column or label has it.
+    """Return the figure that has a normalized name. None if no figure has the name.
 
-    None if no figure has the name. Of several figures with one label, the first counts.
+    The name of a metric comes first, then the name of a column, then a label. If several figures
+    have the same label, it is the label of the first one.
     """
     figure_of_label: dict[str, Figure] = {}
-    # The first figure is the last to be assigned.
-    for figure in reversed(METRICS.values()):
-        figure_of_label[normalized(figure.short)] = figure
-        figure_of_label[normalized(figure.label)] = figure
-    figure_of_column = _with_normalized_names(FIGURES)
+    for figure in METRICS.values():
+        for label in (figure.short, figure.label):
+            # The label of an earlier figure stays.
+            figure_of_label.setdefault(normalized(label), figure)
     figure_of_metric = _with_normalized_names(METRICS)
-    # What stands further right comes first.
-    figure_of_name = figure_of_label | figure_of_column | figure_of_metric
-    return figure_of_name.get(name)
+    figure_of_column = _with_normalized_names(FIGURES)
+    for figure_of_name in (figure_of_metric, figure_of_column, figure_of_label):
+        if name in figure_of_name:
+            return figure_of_name[name]
+    return None
 
 
 def _with_normalized_names(figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -189,12 +192,17 @@ def _with_normalized_names(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 
 def _explanation_of_metric(figure: Figure) -> Explanation:
+    """Return the explanation of a metric: definition, unit, formulas, and how to compare it.
+
+    The formulas are that of the metric, those of its columns in the table of the run, and those of
+    the columns in the table of steps that it is computed from.
+    """
     step_names = {figure.column, *figure.of_step}
     run_columns = _columns_named(SUMMARY, {figure.column})
     step_columns = _columns_named(STEPS, step_names)
     formulas = [f"of one step, to compare runs: {figure.formula}"]
-    formulas += [f"of the run: {_definition(column)}" for column in run_columns]
-    formulas += [f"`{column.name}`: {_definition(column)}" for column in step_columns]
+    formulas += [f"of the run: {_formula(column)}" for column in run_columns]
+    formulas += [f"`{column.name}`: {_formula(column)}" for column in step_columns]
     definition = Paragraph(_sentence(figure.definition))
     unit = _sentence(_unit_text(figure.unit))
     direction = Paragraph(_DIRECTIONS[figure.better])
@@ -260,13 +268,16 @@ def explain_column(name: str) -> Explanation | None:
 
 
 def _section_of_column(place: _Place) -> Section:
-    """Return what a column means in one table: its definition, unit, and when it is null."""
+    """Return what a column means in one table: definition, formula, unit, and when it is null.
+
+    Only a column of a metric has a definition besides its formula.
+    """
     column = place.column
-    meaning = definition_of(place.table, column.name)
-    formula = _definition(column)
+    definition = definition_of(place.table, column.name)
+    formula = _formula(column)
     texts = []
-    if meaning:
-        texts.append(_sentence(meaning))
+    if definition:
+        texts.append(_sentence(definition))
     texts.append(_sentence(formula))
     unit = _unit_text(column.unit)
     texts.append(f"Unit: {unit}.")
@@ -285,8 +296,11 @@ def _unit_text(unit: str) -> str:
     return _UNITS.get(unit, unit)
 
 
-def _definition(column: Column) -> str:
-    """Return what a column is by its declaration, without what the declaration says about null."""
+def _formula(column: Column) -> str:
+    """Return the formula of a column, in the words of its declaration.
+
+    Clauses of the declaration that are about null are left out.
+    """
     clauses = filterfalse(_is_about_null, _clauses(column.doc))
     return ". ".join(clauses) or column.name
 

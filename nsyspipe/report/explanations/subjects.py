@@ -86,17 +86,19 @@ class Entry(Struct, frozen=True):
 def explain(topic: str) -> Explanation | None:
     """Return the explanation of an ID. None if there is none.
 
-    The exact name of a metric comes first, then a finding, a word, a note, the label of a metric, a
-    term of the glossary, and a column.
+    A topic that is written like the name of a metric, such as ``step_time``, is that metric.
+    Otherwise, the order is: findings, words, notes, labels and columns of metrics, terms of the
+    glossary, and other columns.
     """
-    if topic in METRICS:
-        return explain_metric(normalized(topic))
     name = normalized(topic)
+    if topic in METRICS:
+        return explain_metric(name)
     if name in ids_in(FINDINGS_FOLDER):
         return explain_finding(name)
     word = ALIASES.get(name, name)
     if word in ids_in(WORDS_FOLDER):
         return read_explanation(WORDS_FOLDER, word, Group.WORD)
+    # The first that has an explanation.
     note_or_metric = explain_note(name) or explain_metric(name)
     return note_or_metric or explain_term(name) or explain_column(name)
 

@@ -1,7 +1,7 @@
 """Pictures of timelines from a few rows of text, as SVG and as bars of letters.
 
 A picture has one or more timelines, which ``---`` separates. The first line of a timeline is its
-title. Each further line is a bar::
+title. Each further line is a lane::
 
     GPU compute    0-12 forward  12-36 backward
     GPU comm      36-52 exposed
@@ -35,6 +35,16 @@ _TITLE_HEIGHT = 30
 _LEGEND_HEIGHT = 26
 _WIDTH = 2 * _MARGIN + _LANE_NAME_WIDTH + MAX_UNITS * _UNIT_WIDTH
 _SWATCH = 12
+_GAP_AFTER_BAR = 1
+# Left and right of the label of a bar, together.
+_LABEL_PADDING = 6
+# From the top of a text line to the bottom of its letters.
+_TITLE_BASELINE = 16
+_LANE_BASELINE = 15
+_LEGEND_BASELINE = 11
+_SPACE_ABOVE_LEGEND = 8
+_SPACE_AFTER_SWATCH = 6
+_SPACE_AFTER_MEANING = 18
 
 
 class Kind(Struct, frozen=True):
@@ -133,6 +143,10 @@ def _bar(match: re.Match[str]) -> Bar:
 
 
 def _lane(line: str) -> Lane:
+    """Read a lane: its name, two spaces, and its bars.
+
+    Raises a ValueError for a line of any other form, and if bars overlap or are out of range.
+    """
     name_and_bars = _LANE.fullmatch(line.strip())
     if name_and_bars is None:
         raise ValueError(f"not a lane: {line!r}")
@@ -172,15 +186,20 @@ def text_lines(picture: Picture) -> list[str]:
 
 
 def _letters(lane: Lane) -> str:
-    """Return the bars of a lane, a letter for each unit of time."""
+    """Return the bars of a lane, a letter for each unit of time.
+
+    Bars of one kind have the same letters. If two such bars touch, the last letter of the first one
+    is a border.
+    """
     letters = [" "] * MAX_UNITS
     for bar in lane.bars:
         letter = KINDS[bar.kind].letter
         n_units = bar.end - bar.start
         letters[bar.start : bar.end] = letter * n_units
     for bar, next_bar in pairwise(lane.bars):
-        is_same_kind = bar.kind == next_bar.kind
-        if is_same_kind and bar.end == next_bar.start:
+        has_same_letter = bar.kind == next_bar.kind
+        is_adjacent = bar.end == next_bar.start
+        if has_same_letter and is_adjacent:
             letters[bar.end - 1] = _BORDER
     return "".join(letters)
 
@@ -255,8 +274,10 @@ def _style(picture: Picture) -> str:
 
 
 def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
+    """Yield the elements of a timeline whose upper edge is at `top`, in pixels."""
     title = escape(timeline.title)
-    yield f'<text class="title" x="{_MARGIN}" y="{top + 16}">{title}</text>'
+    title_baseline = top + _TITLE_BASELINE
+    yield f'<text class="title" x="{_MARGIN}" y="{title_baseline}">{title}</text>'
     left = _MARGIN + _LANE_NAME_WIDTH
     track_width = MAX_UNITS * _UNIT_WIDTH
     track_size = f'width="{track_width}" height="{_BAR_HEIGHT}"'
@@ -264,25 +285,29 @@ def _drawn_timeline(timeline: Timeline, top: int) -> Iterator[str]:
     for number, lane in enumerate(timeline.lanes):
         lane_top = lanes_top + _LANE_HEIGHT * number
         name = escape(lane.name)
-        yield f'<text class="lane" x="{_MARGIN}" y="{lane_top + 15}">{name}</text>'
+        name_baseline = lane_top + _LANE_BASELINE
+        yield f'<text class="lane" x="{_MARGIN}" y="{name_baseline}">{name}</text>'
         yield f'<rect class="track" x="{left}" y="{lane_top}" {track_size}/>'
         for bar in lane.bars:
             yield from _drawn_bar(bar, left, lane_top)
 
 
 def _drawn_bar(bar: Bar, left: int, top: int) -> Iterator[str]:
+    """Yield a bar, and its label if the bar is wide enough for the label."""
     kind = KINDS[bar.kind]
     x = left + bar.start * _UNIT_WIDTH
     n_units = bar.end - bar.start
     width = n_units * _UNIT_WIDTH
-    size = f'width="{width - 1}" height="{_BAR_HEIGHT}"'
+    drawn_width = width - _GAP_AFTER_BAR
+    size = f'width="{drawn_width}" height="{_BAR_HEIGHT}"'
     position = f'x="{x}" y="{top}"'
     yield f'<rect class="{bar.kind}" {position} {size} rx="2"/>'
     label_width = len(kind.label) * _LETTER_WIDTH
-    if label_width + 6 <= width:
+    has_room_for_label = label_width + _LABEL_PADDING <= width
+    if has_room_for_label:
         text_class = "on-light" if kind.has_dark_text else "on-dark"
-        middle = x + (width - 1) / 2
-        baseline = top + 15
+        middle = x + drawn_width / 2
+        baseline = top + _LANE_BASELINE
         place = f'x="{middle:g}" y="{baseline}" text-anchor="middle"'
         yield f'<text class="{text_class}" {place}>{kind.label}</text>'
 
@@ -308,19 +333,21 @@ def _legend_rows(picture: Picture) -> list[list[Kind]]:
 
 def _legend_width(kind: Kind) -> float:
     text_width = len(kind.meaning) * _LETTER_WIDTH
-    return _SWATCH + 6 + text_width + 18
+    return _SWATCH + _SPACE_AFTER_SWATCH + text_width + _SPACE_AFTER_MEANING
 
 
 def _drawn_legend(rows: Sequence[Sequence[Kind]], top: int) -> Iterator[str]:
+    """Yield the elements of a legend whose upper edge is at `top`, in pixels."""
     name_of_kind = {kind: name for name, kind in KINDS.items()}
     swatch_size = f'width="{_SWATCH}" height="{_SWATCH}"'
     for number, row in enumerate(rows):
         x = float(_MARGIN)
-        y = top + 8 + _LEGEND_HEIGHT * number
+        y = top + _SPACE_ABOVE_LEGEND + _LEGEND_HEIGHT * number
         for kind in row:
             name = name_of_kind[kind]
             position = f'x="{x:g}" y="{y}"'
             yield f'<rect class="{name}" {position} {swatch_size} rx="2"/>'
-            text_x = x + _SWATCH + 6
-            yield f'<text x="{text_x:g}" y="{y + 11}">{kind.meaning}</text>'
+            text_x = x + _SWATCH + _SPACE_AFTER_SWATCH
+            baseline = y + _LEGEND_BASELINE
+            yield f'<text x="{text_x:g}" y="{baseline}">{kind.meaning}</text>'
             x += _legend_width(kind)

@@ -27,7 +27,7 @@ from nsyspipe.model.typed_tables import (
     RunsRow,
     RunsTable,
 )
-from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
+from nsyspipe.report.files import check_place_for_file, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text, value_text
@@ -80,6 +80,14 @@ _RUN_KEYS_IN_DATA = ("captured", "finding", "most", "page")
 MAX_LETTERS_OF_RUN = 40
 
 
+class _Option(NamedTuple):
+    """A value by which runs can be filtered."""
+
+    # Options are sorted by this.
+    sort_key: Any
+    word: str
+
+
 class Series(NamedTuple):
     """Runs that can be compared."""
 
@@ -127,8 +135,8 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
     Only runs that `compare` ranks together share a series: runs of one group, whose steps do the
     same work. In a group where most runs share their label with another run, there is a series for
     each label and work (a nightly job). In a group where most labels occur once (commit IDs, the
-    variants of a study), there is a series for each work, whose label is None. Field `group` of a
-    series also tells which work it does, if several series would be called the same.
+    variants of a study), there is a series for each work, whose label is None. If several series
+    of a group have the same label, their field `group` also names the work.
     """
     series_of_runs = []
     groups_and_runs = []
@@ -150,9 +158,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
 
 
 def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[int, Series]]:
-    """Yield for each run of a group: its place among all runs, and its series.
+    """Yield the place of each run of a group among all runs, and the series of the run.
 
-    A kind is a list of runs that do the same work.
+    A kind is a list of runs that do the same work. Each kind has a series, or a series for each
+    label.
     """
     kinds = kinds_of_work(runs)
     has_series_per_label = are_most_labels_shared(runs)
@@ -163,13 +172,14 @@ def _series_of_group(group: str, runs: Sequence[WorkingRun]) -> Iterator[tuple[i
     for kind in kinds:
         name_of_kind = _name_of_kind(group, kind, kinds, n_kinds_by_label)
         for run in kind:
-            label = None
-            n_kinds = len(kinds)
             if has_series_per_label:
                 label = run.label
-                n_kinds = n_kinds_by_label[label]
-            # The name of the group is enough if no other kind has the same group and label.
-            name = group if n_kinds == 1 else name_of_kind
+                is_only_kind = n_kinds_by_label[run.label] == 1
+            else:
+                label = None
+                is_only_kind = len(kinds) == 1
+            # If no other kind has the same group and label, the name of the group is enough.
+            name = group if is_only_kind else name_of_kind
             series = Series(name, label, is_known=True)
             yield run.place, series
 
@@ -180,22 +190,24 @@ def _name_of_kind(
     kinds: Sequence[Sequence[WorkingRun]],
     n_kinds_by_label: Mapping[str, int],
 ) -> str:
-    """Return the name of a kind, which tells it from the other kinds of its group.
+    """Return a name for a kind, different from the names of the other kinds of its group.
 
-    It has the range of compute times of the runs. If that overlaps with the range of another kind,
-    it also has the name of a run. `kind` is sorted by compute time.
+    The name has the range of compute times of the runs. If the range overlaps with the range of
+    another kind, the name also has the label or ID of a run. `kind` is sorted by compute time.
     """
     least_ns = kind[0].compute_ns
     most_ns = kind[-1].compute_ns
+    # A compute time that is not known is infinite.
     known_ns = [ns for ns in (least_ns, most_ns) if ns < math.inf]
     texts = [ms_text(ns, 2) for ns in known_ns]
     # Both ends may read the same. Then there is one text.
     span = " to ".join(dict.fromkeys(texts))
     compute = f"{span} a step" if span else "not known"
     name = f"{group}, compute {compute}"
-    # Every kind overlaps with itself.
     overlapping_kinds = [peer for peer in kinds if _overlaps(peer, least_ns, most_ns)]
-    if len(overlapping_kinds) > 1:
+    # One of these kinds is the kind itself.
+    does_overlap_with_others = len(overlapping_kinds) > 1
+    if does_overlap_with_others:
         first_run = min(kind, key=attrgetter("place"))
         is_label_enough = n_kinds_by_label[first_run.label] == 1
         run_name = first_run.label if is_label_enough else first_run.run_id
@@ -214,14 +226,15 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what runs can be filtered by, each with ``name``, ``title``, ``words`` and ``codes``.
 
     ``words`` are the distinct values, sorted. ``codes`` has for each run the place of its value in
-    ``words``. Labels are sorted by their number of runs, all other values by themselves.
+    ``words``. The label of most runs comes first. All other values are sorted by their size or in
+    alphabetical order.
     """
     all_labels = [run["label"] for run in runs]
     n_by_label = Counter(all_labels)
     labels = [_label_option(label, n_by_label[label]) for label in all_labels]
     world_sizes = [_world_size_option(run["world_size"]) for run in runs]
     gpu_names = list(map(_gpu_name, runs))
-    gpus = [(name, name) for name in gpu_names]
+    gpus = [_Option(sort_key=name, word=name) for name in gpu_names]
     hosts = [_hosts_option(run["hosts"]) for run in runs]
     links = [_link_option(run["link_kind"]) for run in runs]
     return [
@@ -233,44 +246,41 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _facet(name: str, title: str, options: Sequence[tuple[Any, str]]) -> dict[str, Any]:
-    """Return one entry of `facets`. `options` has for each run the sort key and word of its value.
-
-    The words are in order of their sort keys.
-    """
+def _facet(name: str, title: str, options: Sequence[_Option]) -> dict[str, Any]:
+    """Return one entry of `facets`. `options` has the value of each run."""
     distinct_options = sorted(set(options))
-    words = [word for _, word in distinct_options]
+    words = [option.word for option in distinct_options]
     code_of_option = {option: code for code, option in enumerate(distinct_options)}
     codes = [code_of_option[option] for option in options]
     return {"name": name, "title": title, "words": words, "codes": codes}
 
 
-def _label_option(label: str, n_runs: int) -> tuple[Any, str]:
-    """Return sort key and word of a label: the label of most runs is first."""
+def _label_option(label: str, n_runs: int) -> _Option:
+    """Return the option of a label. The label of most runs is first."""
     most_runs_first = -n_runs
-    return (most_runs_first, label), label
+    return _Option(sort_key=(most_runs_first, label), word=label)
 
 
-def _world_size_option(world_size: int | None) -> tuple[Any, str]:
-    """Return sort key and word of a world size: what was not recorded is last."""
+def _world_size_option(world_size: int | None) -> _Option:
+    """Return the option of a world size. What was not recorded is last."""
     is_unknown = world_size is None
     word = NOT_RECORDED if is_unknown else str(world_size)
-    return (is_unknown, world_size or 0), word
+    return _Option(sort_key=(is_unknown, world_size or 0), word=word)
 
 
-def _hosts_option(hosts: str) -> tuple[Any, str]:
-    """Return sort key and word of the number of hosts: what was not recorded is first."""
+def _hosts_option(hosts: str) -> _Option:
+    """Return the option of a number of hosts. What was not recorded is first."""
     names = [name for name in hosts.split(", ") if name]
     n_hosts = len(names)
     word = str(n_hosts) if n_hosts else NOT_RECORDED
-    return n_hosts, word
+    return _Option(sort_key=n_hosts, word=word)
 
 
-def _link_option(link_kind: str | None) -> tuple[Any, str]:
-    """Return sort key and word of a kind of link: what was not recorded is last."""
+def _link_option(link_kind: str | None) -> _Option:
+    """Return the option of a kind of link. What was not recorded is last."""
     link: Any = _LINKS.get(link_kind, link_kind)
     is_unknown = link == NOT_RECORDED
-    return (is_unknown, link), link
+    return _Option(sort_key=(is_unknown, link), word=link)
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
@@ -285,19 +295,24 @@ def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     return float(f"{value:.9g}")
 
 
-def _without_outdated(rows: Sequence[RunsRow]) -> list[dict[str, Any]]:
-    """Return rows of `INDEX`, in which metrics with an outdated definition are None.
+def _with_outdated_as_none(rows: Sequence[RunsRow]) -> list[dict[str, Any]]:
+    """Return all rows of `INDEX`. In them, metrics with an outdated definition are None.
 
-    A definition is outdated if it changed up to the latest version of any row. The key
-    ``is_outdated`` tells whether a row had such metrics.
+    The latest version of the definitions in any row counts. A metric is outdated if its definition
+    has changed since the version of its row. Key ``is_outdated`` tells whether a row had such
+    metrics.
     """
     versions = [row["definitions_version"] or FIRST_VERSION for row in rows]
     latest_version = latest_of(versions)
     current_rows = []
     for row, version in zip(rows, versions, strict=True):
-        changed = changed_columns(version, latest_version)
-        # A metric is computed from some columns of the steps.
-        outdated = [figure.column for figure in FOLLOWED if not changed.isdisjoint(figure.of_step)]
+        changed_step_columns = changed_columns(version, latest_version)
+        # A metric is outdated if a column of the steps that it is computed from has changed.
+        outdated = [
+            figure.column
+            for figure in FOLLOWED
+            if not changed_step_columns.isdisjoint(figure.of_step)
+        ]
         nulls = dict.fromkeys(outdated)
         current_rows.append({**row, **nulls, "is_outdated": bool(outdated)})
     return current_rows
@@ -310,8 +325,10 @@ def _missing_text(run: Mapping[str, Any], figure: Figure) -> str:
         return OLDER_DEFINITIONS
     if is_wait and run["n_ranks"] == 1:
         return "one rank"
-    is_of_comm = is_wait or figure.category == "hidden"
-    if is_of_comm and run["comm_share"] == 0:
+    # The category of metrics about overlap with communication.
+    is_overlap = figure.category == "hidden"
+    needs_comm = is_wait or is_overlap
+    if needs_comm and run["comm_share"] == 0:
         return "no communication"
     return NOT_RECORDED
 
@@ -321,17 +338,23 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
 
     `pages` are the URLs of pages of runs, relative to the dashboard, by run ID.
 
-    Keys: ``row`` (of `store.index.INDEX`), ``group`` (its name), ``captured`` (the time of capture
-    in words), ``captured_ms`` (the same in ms since 1970 in UTC; None if not recorded), ``finding``
-    (what to change first), ``most`` (the most that this could save), ``hint`` (how to change it),
-    and ``page`` (the URL; None without a page).
+    Keys of a run:
+
+    - ``row``: its row of `store.index.INDEX`.
+    - ``group``: the name of its group.
+    - ``captured``: the time of capture in words.
+    - ``captured_ms``: the time of capture in ms since 1970 in UTC, or None if not recorded.
+    - ``finding``: what to change first.
+    - ``most``: the most that this change could save.
+    - ``hint``: how to make the change.
+    - ``page``: the URL of its page, or None without a page.
     """
     captured_at = stored.runs["captured_at_utc"]
-    microseconds = captured_at.cast(pa.int64()).to_pylist()
+    captured_us_of_runs = captured_at.cast(pa.int64()).to_pylist()
     without_times = stored.runs.drop_columns(["captured_at_utc"])
-    rows = _without_outdated(without_times.to_pylist())
+    rows = _with_outdated_as_none(without_times.to_pylist())
     runs = []
-    for row, captured_us in zip(rows, microseconds, strict=True):
+    for row, captured_us in zip(rows, captured_us_of_runs, strict=True):
         page = pages.get(row["run_id"])
         runs.append(_dashboard_run(row, captured_us, page))
     return runs
@@ -341,14 +364,13 @@ def _dashboard_run(
     row: Mapping[str, Any], captured_us: int | None, page: str | None
 ) -> dict[str, Any]:
     """Return one run of `dashboard_runs`, captured `captured_us` after the start of 1970 in UTC."""
-    captured_ms = None
-    captured = NOT_RECORDED
+    # A damaged file may have a time that no calendar has.
     if captured_us is not None and 0 <= captured_us <= _MAX_CAPTURED_US:
         captured_ms = captured_us // 1000
-        captured_s = captured_us // 1_000_000
-        # "Sun, 01 Mar 2026 04:30:59 GMT" in any locale, of which "1 Mar 2026 04:30" is shown.
-        http_date = formatdate(captured_s, usegmt=True)
-        captured = http_date[5:22].lstrip("0")
+        captured = _minute_text(captured_us // 1_000_000)
+    else:
+        captured_ms = None
+        captured = NOT_RECORDED
     finding = row["first_finding"]
     without_finding = "none" if row["n_findings"] == 0 else NOT_RECORDED
     saving_ns = row["first_saving_ns_per_step"]
@@ -368,6 +390,14 @@ def _dashboard_run(
     }
 
 
+def _minute_text(time_s: int) -> str:
+    """Return a time in s since 1970, ``1 Mar 2026 04:30``. It is the same in all locales."""
+    # Such as "Sun, 01 Mar 2026 04:30:59 GMT".
+    http_date = formatdate(time_s, usegmt=True)
+    day_to_minute = http_date[5:22]
+    return day_to_minute.lstrip("0")
+
+
 def dashboard_page(
     stored: StoredRuns,
     *,
@@ -384,10 +414,7 @@ def dashboard_page(
     rows = [run["row"] for run in runs]
     choices = [facet for facet in facets(rows) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
-    headline, *remarks = _few_runs_sentences(title, runs)
-    # With a chart, the template leaves out the remarks.
-    if has_chart:
-        headline = f"{len(runs)} runs in {title}"
+    headline, *remarks = _first_sentences(title, runs, has_chart=has_chart)
     sections = _sections(has_chart=has_chart, has_problems=bool(unreadable))
     has_pages = any(run["page"] for run in runs)
     context = {
@@ -432,8 +459,8 @@ class _TableRow(NamedTuple):
 def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> list[_TableRow]:
     """Return the rows of the latest runs, the latest first. In `runs`, the latest is last."""
     rows = []
-    places_of_latest = range(len(runs))[-MAX_ROWS_IN_TABLE:]
-    for place in reversed(places_of_latest):
+    first_place = max(len(runs) - MAX_ROWS_IN_TABLE, 0)
+    for place in reversed(range(first_place, len(runs))):
         run = runs[place]
         cells = [_cell(run["row"], figure) for figure in FOLLOWED]
         rows.append(_TableRow(place, run, cells))
@@ -441,7 +468,7 @@ def _latest_rows(runs: Sequence[Mapping[str, Any]]) -> list[_TableRow]:
 
 
 def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
-    """Return the sections of the page: what an address and what navigation calls each."""
+    """Return the sections of the page: the anchor and the title of each."""
     sections = [("runs", "Runs")]
     if has_problems:
         sections.append(("problems", "Problems"))
@@ -450,16 +477,24 @@ def _sections(*, has_chart: bool, has_problems: bool) -> list[tuple[str, str]]:
     return [("step-time", "Step time"), *sections, ("reading", "How to read it")]
 
 
+def _first_sentences(
+    title: str, runs: Sequence[Mapping[str, Any]], *, has_chart: bool
+) -> list[str]:
+    """Return the headline of the page, and remarks if the page has no chart."""
+    if has_chart:
+        return [f"{len(runs)} runs in {title}"]
+    return _few_runs_sentences(title, runs)
+
+
 def _few_runs_sentences(title: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the sentences of a page without a chart: the latest run, and how to compare runs."""
     if not runs:
         return [f"There are no runs in {title}."]
     latest = runs[-1]["row"]
-    step_time, *_ = FOLLOWED
+    # The step time is the metric that is followed first.
+    step_time = FOLLOWED[0]
     text, is_missing = _cell(latest, step_time)
-    step_time_text = f"{text} per step"
-    if is_missing:
-        step_time_text = f"step time {text}"
+    step_time_text = f"step time {text}" if is_missing else f"{text} per step"
     sentences = [f"Latest run: {latest['label']}, {step_time_text}"]
     if len(runs) > 1:
         sentences.append(
@@ -572,8 +607,9 @@ def check_dashboard(path: str, store: Path, *, force: bool) -> None:
         problem = f"is named {target.suffix}, and the page is HTML"
         with_suffix = target.with_suffix(".html")
         raise OutputError(path, problem, fix=str(with_suffix))
-    check_directory(path, f"{name_of_store(store)}.html")
-    check_target(target, (), may_replace=lambda: True)
+    check_place_for_file(path, f"{name_of_store(store)}.html")
+    # Whether another page may be replaced is checked below, with a fix that fits a dashboard.
+    check_target(target, inputs=(), may_replace=lambda: True)
     if force or not target.exists():
         return
     if identity_of_page(target, STORE) != DASHBOARD:
@@ -589,12 +625,13 @@ def _check_no_link_inside(store: Path, path: Path) -> None:
     # Both paths as the user wrote them: `abspath` follows no links.
     absolute_path = os.path.abspath(path)  # noqa: PTH100
     absolute_store = os.path.abspath(store)  # noqa: PTH100
-    inside = os.path.relpath(absolute_path, absolute_store)
-    if inside.startswith(os.pardir):
+    path_from_store = os.path.relpath(absolute_path, absolute_store)
+    is_outside_store = path_from_store.startswith(os.pardir)
+    if is_outside_store:
         return
     real_store = os.path.realpath(store)
-    without_links = os.path.normpath(os.path.join(real_store, inside))  # noqa: PTH118
-    if os.path.realpath(path) != without_links:
+    path_without_links = os.path.join(real_store, path_from_store)  # noqa: PTH118
+    if os.path.realpath(path) != os.path.normpath(path_without_links):
         problem = "is reached by a link inside the store"
         raise OutputError(str(path), problem, fix="remove the link, or another name")
 
@@ -609,11 +646,12 @@ def store_page(
 ) -> StorePage:
     """Return the page of a store. First write the page of each run into `pages`, unless it is None.
 
-    Links to these pages are relative to the directory of `target`.
+    Links to these pages are relative to the directory of `target`. `stage` gets the name of each
+    stage, and returns a function that shows the progress of the stage, or None.
     """
-    stored = stored_runs(store, on_progress=stage("reading runs"))
-    runs = _with_works(stored.runs, store)
-    stored = replace(stored, runs=runs)
+    stored_without_works = stored_runs(store, on_progress=stage("reading runs"))
+    runs = _with_works(stored_without_works.runs, store)
+    stored = replace(stored_without_works, runs=runs)
     run_ids = runs["run_id"].to_pylist()
     without_page = []
     if pages is not None:

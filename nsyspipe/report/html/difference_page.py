@@ -89,13 +89,15 @@ _TRACK_LEGEND = (
 
 
 class _SideTimeline(NamedTuple):
-    """The step of a side that is drawn."""
+    """The step of a side that is drawn, on one rank."""
 
     title: str
-    # The first cells of its row in the table: side, step number and rank.
-    cells: Sequence[str]
-    # Bars and step window on one rank. Times count from the start of the window, and the rank is
-    # replaced by the place of the side.
+    # ``baseline`` or ``candidate``.
+    side: str
+    step: int
+    rank: int
+    # Bars and step window. Times count from the start of the window. Column ``rank`` has 0 for the
+    # baseline and 1 for the candidate.
     bars: pa.Table
     window: pa.Table
 
@@ -111,7 +113,7 @@ def difference_page(difference: RunDifference) -> str:
     blocks = report.answer_blocks(difference)
     verdict, *sentences = [block for block in blocks if isinstance(block, Sentence)]
     introduction = [*_introduction(difference, sentences)]
-    picture = Section("Where the change comes from", [_picture(difference)], "Change")
+    picture = Section("Where the change comes from", [_picture(difference)], short_title="Change")
     other_changes = Section("What else changed", [*_changes(difference)])
     details = [*_details(difference)]
     identity = (report.DIFF_RUNS, report.identity_of(difference))
@@ -130,7 +132,7 @@ def difference_page(difference: RunDifference) -> str:
 def _details(difference: RunDifference) -> Iterator[Section]:
     """Yield the sections below the first screen."""
     timelines = [*_timeline_charts(difference)]
-    yield Section("Timelines of both sides", timelines, "Timelines")
+    yield Section("Timelines of both sides", timelines, short_title="Timelines")
     metrics = _metrics(difference)
     yield Section("Metrics", metrics)
     kernels = _kernels(difference)
@@ -216,7 +218,8 @@ def _notes(difference: RunDifference) -> Iterator[PageBlock]:
 def _problems(difference: RunDifference) -> Iterator[Trouble]:
     """Yield the problems of both sides, with the side in front of their messages.
 
-    A problem of several captures of a side is one row, which lists them unless it is of all.
+    Several captures of a side may have the same problem, which is then one row. The row lists the
+    numbers of these captures, unless all captures of the side have the problem.
     """
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     for name, side in sides:
@@ -224,12 +227,11 @@ def _problems(difference: RunDifference) -> Iterator[Trouble]:
         n_captures = len(side.runs)
         capture_numbers_by_problem = grouped(_problems_of_captures(side, rows))
         for problem, capture_numbers in capture_numbers_by_problem.items():
-            severity, message, place, fix = problem
             subject = name
             if len(capture_numbers) < n_captures:
                 numbers = ", ".join(ranges(capture_numbers))
                 subject += f", capture {numbers} of {n_captures}"
-            yield severity, f"{subject}: {message}", place, fix
+            yield problem._replace(message=f"{subject}: {problem.message}")
 
 
 def _problems_of_captures(
@@ -247,41 +249,56 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return the key figures of a judged metric: both sides, the change, and its interval."""
     metric = metric_label(row["metric"]).capitalize()
     reason = row["why"] or "not decided"
-    # A tile has no room for what follows these words.
+    # A tile has no room for the words that follow: that the runs are not comparable, and why.
     why_missing, _, _ = reason.partition(", not comparable")
     tiles = [_tile_of_side(metric, side, row, why_missing) for side in SIDES]
     change = _tile_of_change(row, why_missing)
-    interval_name = f"{sure_text(row['confidence'])} CI"
-    interval = Tile(interval_name, "", "", why_missing, "none")
-    if row["ci_low"] is not None:
-        interval_text = report.interval_text(row)
-        interval = _tile(interval_name, interval_text, "of the change")
+    interval = _tile_of_interval(row, why_missing)
     return [*tiles, change, interval]
 
 
+def _tile_of_interval(row: Mapping[str, Any], why_missing: str) -> Tile:
+    name = f"{sure_text(row['confidence'])} CI"
+    if row["ci_low"] is None:
+        return _tile_without_value(name, missing="none", why=why_missing)
+    interval_text = report.interval_text(row)
+    return _tile(name, interval_text, "of the change")
+
+
 def _tile_of_change(row: Mapping[str, Any], why_missing: str) -> Tile:
+    """Return the tile of the change, which is in percent of the baseline if that is meaningful."""
     if row["delta"] is None:
-        return Tile("Change", "", "", why_missing, "not recorded")
+        return _tile_without_value("Change", missing="not recorded", why=why_missing)
     relative = percent_change(row)
-    meaning = f"{relative} of the baseline"
-    if relative == absent:
-        meaning = "candidate - baseline"
+    is_in_percent = relative != absent
+    meaning = f"{relative} of the baseline" if is_in_percent else "candidate - baseline"
     change_text = delta_text(row["unit"], row["delta"])
     return _tile("Change", change_text, meaning)
 
 
 def _tile_of_side(metric: str, side: str, row: Mapping[str, Any], why_missing: str) -> Tile:
+    """Return the tile with the value of a metric on one side, and what it is a statistic of."""
     name = f"{metric}, {side}"
     value = row[side]
     if value is None:
-        return Tile(name, "", "", why_missing, "not recorded")
+        return _tile_without_value(name, missing="not recorded", why=why_missing)
     n_steps = row[f"n_{side}"]
-    statistic = row["statistic"] or MEDIAN
-    meaning = f"{statistic} of {n_steps} steps"
-    if n_steps == 1:
+    if not n_steps:
+        # A capture without steps has values, but counts no step.
+        meaning = "of the capture"
+    elif n_steps == 1:
         meaning = "of one step"
+    else:
+        # If the other side has no steps, the row has no statistic.
+        statistic = row["statistic"] or MEDIAN
+        meaning = f"{statistic} of {n_steps} steps"
     text = value_text(row["unit"], value)
     return _tile(name, text, meaning)
+
+
+def _tile_without_value(name: str, *, missing: str, why: str) -> Tile:
+    """Return a key figure that has `missing` in place of its value, and says why."""
+    return Tile(name, value="", unit="", meaning=why, missing=missing)
 
 
 def _tile(name: str, text: str, meaning: str) -> Tile:
@@ -323,31 +340,31 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     """Return the data of the waterfall chart; None if a side has no steps.
 
-    ``from`` is where the axis begins, in ns. It is above 0 if the change were too small to see on
-    an axis from 0. Each of the ``bars`` has ``name``, ``category``, ``start``, ``end``,
-    ``baseline``, ``candidate`` and ``delta``. ``start`` and ``end`` are places on the axis in ns.
+    ``from`` is where the axis begins, in ns, see `_axis_start`. Each of the ``bars`` has ``name``,
+    ``category``, ``start``, ``end``, ``baseline``, ``candidate`` and ``delta``. ``start`` and
+    ``end`` are places on the axis in ns.
 
     The first bar is the step time of the baseline, and the last is that of the candidate. In
-    between are the parts of the change. Each begins at the end of the bar before it. What the known
-    parts leave of the change is the bar ``not split``.
+    between, each part of the change begins at the end of the bar before it. If the known parts do
+    not explain the whole change, the bar ``not split`` has the rest.
     """
     before_ns, after_ns, delta_ns = difference.mean_step_time
     if before_ns is None or after_ns is None or delta_ns is None:
         return None
-    baseline = _waterfall_bar("baseline", _NEUTRAL, 0.0, before_ns, {})
-    bars = [baseline]
+    bars = [_step_time_bar("baseline", before_ns)]
     end_ns = before_ns
     for row in _rows_of_parts(difference):
         bar = _part_bar(row, end_ns)
         bars.append(bar)
         end_ns = bar["end"]
+    rest_ns = after_ns - end_ns
+    # An unknown part has this bar even if there is no rest, so that nobody takes the part for 0.
     is_any_part_unknown = difference.step_time_parts["delta_ns"].null_count > 0
-    if end_ns != after_ns or is_any_part_unknown:
-        rest_row = {"delta_ns": after_ns - end_ns}
+    if rest_ns or is_any_part_unknown:
+        rest_row = {"delta_ns": rest_ns}
         bar_of_rest = _waterfall_bar(_NOT_SPLIT, _NEUTRAL, end_ns, after_ns, rest_row)
         bars.append(bar_of_rest)
-    candidate = _waterfall_bar("candidate", _NEUTRAL, 0.0, after_ns, {})
-    bars.append(candidate)
+    bars.append(_step_time_bar("candidate", after_ns))
     axis_start_ns = _axis_start([bar["end"] for bar in bars])
     return {"from": axis_start_ns, "bars": bars}
 
@@ -355,13 +372,20 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
 def _rows_of_parts(difference: RunDifference) -> list[Mapping[str, Any]]:
     """Return the parts of the step time whose change is known.
 
-    If causes of idle time are known, they stand in place of the part idle, whose sum they have.
+    If the causes of idle time are known, they replace the part idle, which is their sum.
     """
-    *parts_and_causes, _total = part_rows(difference)
+    *parts_and_causes, _step_time = part_rows(difference)
     known_rows = [row for row in parts_and_causes if row["delta_ns"] is not None]
-    if any("cause" in row for row in known_rows):
+    has_causes = any("cause" in row for row in known_rows)
+    if has_causes:
+        # The row of a cause has no "part".
         return [row for row in known_rows if row.get("part") != "idle"]
     return [*known_rows]
+
+
+def _step_time_bar(side: str, step_ns: float) -> dict[str, Any]:
+    """Return the bar of the step time of a side. It begins at 0, and has no delta."""
+    return _waterfall_bar(side, _NEUTRAL, start_ns=0.0, end_ns=step_ns, row={})
 
 
 def _part_bar(row: Mapping[str, Any], start_ns: float) -> dict[str, Any]:
@@ -384,15 +408,16 @@ def _waterfall_bar(
 
 
 def _axis_start(ends_ns: Sequence[float]) -> float:
-    """Return where the axis begins, in ns: at 0, unless the change would be too small to see.
+    """Return where the axis begins, in ns. `ends_ns` are the ends of all bars.
 
-    `ends_ns` are the ends of all bars. The axis then begins somewhat below the lowest end, at a
-    multiple of a power of ten.
+    The axis begins at 0 if there is no change, or a change that is large enough to see. Otherwise
+    it begins somewhat below the lowest end, at a multiple of a power of ten.
     """
     lowest_ns = min(ends_ns)
     highest_ns = max(ends_ns)
     span_ns = highest_ns - lowest_ns
-    if span_ns == 0 or span_ns >= highest_ns / MAX_STEP_TIME_OVER_CHANGE:
+    min_visible_span_ns = highest_ns / MAX_STEP_TIME_OVER_CHANGE
+    if span_ns == 0 or span_ns >= min_visible_span_ns:
         return 0.0
     # The largest power of ten that is not above the span.
     unit_ns = 10.0 ** math.floor(math.log10(span_ns))
@@ -405,12 +430,12 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     """Yield one chart with the timeline of each side, and a sentence for a side without timeline.
 
     A timeline shows the representative step of the first capture, on the rank where the step is
-    longest. Of equally long ones, it is the lowest rank.
+    longest. If the step is equally long on several ranks, the lowest of these ranks is shown.
     """
     named_sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     timelines = []
-    for place, (name, side) in enumerate(named_sides):
-        timeline = _side_timeline(name, side, place)
+    for number, (name, side) in enumerate(named_sides):
+        timeline = _side_timeline(name, side, number)
         timelines.append(timeline)
     known_timelines = [timeline for timeline in timelines if timeline is not None]
     if known_timelines:
@@ -428,13 +453,14 @@ def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline
     """
     bars = pa.concat_tables([timeline.bars for timeline in timelines]).combine_chunks()
     windows = pa.concat_tables([timeline.window for timeline in timelines]).combine_chunks()
-    places_of_sides = windows["rank"].to_pylist()
+    # The column has the number of a side in place of a rank.
+    numbers_of_sides = windows["rank"].to_pylist()
     # Not None, since each timeline has bars.
-    data = timeline_data(bars, windows, places_of_sides, []) or {}
+    data = timeline_data(bars, windows, first=numbers_of_sides, listed=[]) or {}
     ranks = []
     for rank_data, timeline in zip(data["ranks"], timelines, strict=True):
-        side, _step, rank = timeline.cells
-        ranks.append(rank_data | {"rank": f"{rank} of the {side}"})
+        rank_name = f"{timeline.rank} of the {timeline.side}"
+        ranks.append(rank_data | {"rank": rank_name})
     titles = [timeline.title for timeline in timelines]
     table = _timelines_table(timelines, bars, windows)
     legend = lane_legend(ranks, data["names"])
@@ -461,21 +487,22 @@ def _timeline_chart(difference: RunDifference, timelines: Sequence[_SideTimeline
 def _timelines_table(
     timelines: Sequence[_SideTimeline], bars: pa.Table, windows: pa.Table
 ) -> Table:
-    """Return the table of timelines, with side, step number and rank instead of the place."""
+    """Return the table of timelines: side, step number and rank, then the columns of a run."""
     table = timeline_table(bars, windows)
-    # The first column has the rank, which here is the place of the side.
+    # The first column has the number of the side in place of a rank.
     _, *further_columns = table.columns
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *further_columns]
     rows = []
     for timeline, (_, *further_cells) in zip(timelines, table.rows, strict=True):
-        rows.append([*timeline.cells, *further_cells])
+        first_cells = [timeline.side, str(timeline.step), str(timeline.rank)]
+        rows.append([*first_cells, *further_cells])
     return Table("Timelines of both sides", columns, rows)
 
 
-def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
+def _side_timeline(name: str, side: Side, number: int) -> _SideTimeline | None:
     """Return what is drawn of a side; None if its first capture has no timeline.
 
-    `place` is that of the side among both.
+    `number` is 0 for the baseline and 1 for the candidate.
     """
     run = side.runs[0]
     bars = run.timeline()
@@ -492,16 +519,18 @@ def _side_timeline(name: str, side: Side, place: int) -> _SideTimeline | None:
     label = cut(side.name, MAX_LETTERS_OF_LABEL)
     title = f"{name}: {length_text}, {place_text}, {label}"
     is_on_rank = pc.equal(bars["rank"], rank)
-    drawn_bars = _from_start(bars.filter(is_on_rank), start_ns, place)
-    drawn_window = _from_start(window_table.drop_columns("length"), start_ns, place)
-    cells = [name, str(step), str(rank)]
-    return _SideTimeline(title, cells, drawn_bars, drawn_window)
+    drawn_bars = _from_start(bars.filter(is_on_rank), start_ns, number)
+    drawn_window = _from_start(window_table.drop_columns("length"), start_ns, number)
+    return _SideTimeline(
+        title, side=name, step=step, rank=rank, bars=drawn_bars, window=drawn_window
+    )
 
 
 def _longest_window(steps: StepsTable, bars: pa.Table) -> pa.Table:
     """Return the row of the drawn step on the rank where it is longest, with its ``length`` in ns.
 
-    Of equally long ones, it is the row of the lowest rank. `bars` are all of one step.
+    If it is equally long on several ranks, this is the row of the lowest of them. `bars` are all of
+    one step.
     """
     is_drawn_step = pc.field("step") == bars["step"][0]
     drawn_ranks = pc.unique(bars["rank"])
@@ -513,12 +542,12 @@ def _longest_window(steps: StepsTable, bars: pa.Table) -> pa.Table:
     return longest_first.slice(0, 1)
 
 
-def _from_start(table: pa.Table, start_ns: int, place: int) -> pa.Table:
-    """Return the rows with times since `start_ns`, step 0, and `place` as their rank."""
+def _from_start(table: pa.Table, start_ns: int, rank: int) -> pa.Table:
+    """Return the rows with times since `start_ns`, with step 0, and with another rank."""
     columns = {name: table[name] for name in table.column_names}
     columns["start_ns"] = pc.subtract(table["start_ns"], start_ns)
     columns["end_ns"] = pc.subtract(table["end_ns"], start_ns)
-    columns["rank"] = [place] * table.num_rows
+    columns["rank"] = [rank] * table.num_rows
     columns["step"] = [0] * table.num_rows
     return pa.table(columns, schema=table.schema)
 
@@ -541,27 +570,33 @@ def scale_around(judged: Iterable[float], not_judged: Iterable[float]) -> float:
 def figure_table(difference: RunDifference, table: Table) -> Table:
     """Return the table of metrics with each change drawn, and why a verdict is inconclusive.
 
-    The drawing is in percent of the baseline, and of a ratio in percentage points. So are the words
-    next to the drawing. A reason that most metrics share stands in the note of the table instead.
+    Drawings are in percent of the baseline. Those of ratios are in percentage points. A reason that
+    most metrics share is not in their rows, but in the note of the table.
     """
-    rows, _ = metric_rows(difference)
+    rows, _n_on_terminal = metric_rows(difference)
     common_reason = _common_reason(rows)
-    note = table.note or ""
-    if common_reason is not None:
-        reason_text = common_reason.replace(":", ",")
-        # Without the space in front if there is no other note.
-        note = f"{note} Inconclusive without a reason: {reason_text}.".lstrip()
+    note = _note_with_reason(table.note, common_reason)
     rows_with_verdicts = _with_verdicts(difference, table, common_reason)
-    table = replace(table, rows=rows_with_verdicts, note=note)
+    with_verdicts = replace(table, rows=rows_with_verdicts, note=note)
     changes = list(map(_in_percent, rows))
     limit = _end_of_scale(changes, len(difference.judged))
     track = Field(f"-{limit:g} to +{limit:g}%", kind="track", hint=_TRACK_LEGEND)
     tracks = [_track(change, limit) for change in changes]
-    place_before_verdict = len(table.columns) - 1
-    table = with_column(table, place_before_verdict, track, tracks)
+    number_of_verdict = len(with_verdicts.columns) - 1
+    with_tracks = with_column(with_verdicts, number_of_verdict, track, tracks)
     steps = Field("steps", hint="steps used for this metric: baseline, candidate")
     n_steps_texts = list(map(_n_steps_text, rows))
-    return with_column(table, len(table.columns), steps, n_steps_texts)
+    return with_column(with_tracks, len(with_tracks.columns), steps, n_steps_texts)
+
+
+def _note_with_reason(note: str | None, common_reason: str | None) -> str:
+    """Return a note, and the reason of inconclusive verdicts that have no reason in their row."""
+    if common_reason is None:
+        return note or ""
+    # The text has a colon already.
+    reason_text = common_reason.replace(":", ",")
+    reason_sentence = f"Inconclusive without a reason: {reason_text}."
+    return f"{note} {reason_sentence}" if note else reason_sentence
 
 
 def _with_verdicts(
@@ -569,9 +604,9 @@ def _with_verdicts(
 ) -> list[list[Cell]]:
     """Return the rows of the table of metrics, with the verdict and its reason in the last cell.
 
-    The last cell of the table so far has the verdict only.
+    In `table`, the last cell of each row has the verdict without a reason.
     """
-    rows, _ = metric_rows(difference)
+    rows, _n_on_terminal = metric_rows(difference)
     with_verdicts: list[list[Cell]] = []
     for (*cells, _verdict), row in zip(table.rows, rows, strict=True):
         word = report.verdict_word(row["verdict"])
@@ -583,7 +618,7 @@ def _with_verdicts(
 
 
 def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the reason why more than half of the rows are inconclusive; None without such one."""
+    """Return the reason why more than half of the rows are inconclusive; None if there is none."""
     reasons = [row["why"] for row in rows if row["why"]]
     if not reasons:
         return None
@@ -594,12 +629,14 @@ def _common_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
 def _why_inconclusive(row: Mapping[str, Any], common_reason: str | None) -> str | None:
     """Return why the verdict of a row is inconclusive, and how many steps would decide it.
 
-    The reason is left out if it is the common one, which the note has. None if nothing is left.
+    The reason is left out if it is the common reason, because the note of the table has that. None
+    if neither is left.
     """
     parts = []
     why = row["why"]
     if why and why != common_reason:
         parts.append(why)
+    # The numbers of steps or captures that would decide it.
     if row["settle_steps"] or row["settle_captures"]:
         what_settles = report.settle_text(row)
         parts.append(what_settles)
@@ -616,14 +653,10 @@ def _n_steps_text(row: Mapping[str, Any]) -> str:
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the change of a metric, the ends of its interval and the minimum effect in percent.
 
-    The keys are those of `Track`. The change of a ratio is in percentage points, any other in
-    percent of the baseline. All values are None if the baseline is not known or 0.
+    The keys are those of `Track`. 100 % is what `_whole_of` returns. A value is None if it is not
+    known, or if nothing is 100 %.
     """
-    baseline = row["baseline"]
-    # What is 100 %.
-    whole = abs(baseline) if baseline else None
-    if row["unit"] == "ratio":
-        whole = 1
+    whole = _whole_of(row)
     values = {
         "at": row["delta"],
         "low": row["ci_low"],
@@ -631,11 +664,23 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
         "band": row["min_effect"],
     }
     percents: dict[str, float | None] = dict.fromkeys(values)
-    if whole is not None:
-        for name, value in values.items():
-            if value is not None:
-                percents[name] = 100 * value / whole
+    if whole is None:
+        return percents
+    for name, value in values.items():
+        if value is not None:
+            percents[name] = 100 * value / whole
     return percents
+
+
+def _whole_of(row: Mapping[str, Any]) -> float | None:
+    """Return what is 100 % for the change of a metric: the baseline, or 1 for a ratio.
+
+    None if a metric that is no ratio has no baseline, or a baseline of 0.
+    """
+    if row["unit"] == "ratio":
+        return 1
+    baseline = row["baseline"]
+    return abs(baseline) if baseline else None
 
 
 def _end_of_scale(changes: Sequence[Mapping[str, float | None]], n_judged: int) -> float:
@@ -655,7 +700,10 @@ def _size_of(change: Mapping[str, float | None]) -> float:
 
 
 def _track(change: Mapping[str, float | None], limit: float) -> Track:
-    """Return the track of a change in percent, whose values are shares of `limit`."""
+    """Return the track of a change in percent.
+
+    `limit` is the percentage at the end of the scale. On the track, it is 1.
+    """
     shares: dict[str, float | None] = dict.fromkeys(change)
     for name, percent in change.items():
         if percent is not None:
@@ -664,19 +712,24 @@ def _track(change: Mapping[str, float | None], limit: float) -> Track:
 
 
 def kernel_table(difference: RunDifference, table: Table) -> Table:
-    """Return the table of kernels with each difference drawn, and how often each kernel runs."""
+    """Return the table of kernels with each difference drawn, and how often each kernel runs.
+
+    `table` has a row for each of the kernels that changed most, of which there is at least one.
+    """
     rows = difference.top_kernels.to_pylist()
     differences_ns = [row["delta_ns_per_step"] for row in rows]
     largest_ns = max(map(abs, differences_ns)) or 1  # No division by 0 if nothing changed.
     tracks = [Track(difference_ns / largest_ns) for difference_ns in differences_ns]
+    # The left half of the track means less time, and the right half more.
     track = Field("less, more", kind="track")
-    table = with_column(table, _PLACE_OF_KERNEL_TRACK, track, tracks)
+    wider_table = with_column(table, _PLACE_OF_KERNEL_TRACK, track, tracks)
     for side in SIDES:
+        # Means have decimals.
         n_calls = [round(row[f"{side}_n_per_step"], 2) for row in rows]
         numbers = list(map(count_text, n_calls))
         field = Field(f"calls per step, {side}", hint="mean over ranks and the steps used")
-        table = with_column(table, len(table.columns), field, numbers)
-    return table
+        wider_table = with_column(wider_table, len(wider_table.columns), field, numbers)
+    return wider_table
 
 
 def _capture_columns(name: str, side: Side) -> Iterator[Field]:

@@ -75,10 +75,10 @@ class Bars(NamedTuple):
 
 
 class _StepTime(NamedTuple):
-    """A step time and its parts, to be drawn as a bar."""
+    """A step time of a rank, a side or a change, and its parts, to be drawn as a bar."""
 
     label: str
-    wall_ns: float | None
+    wall_ns: float
     # In the order of the legend; None where a part was not recorded.
     parts_ns: Sequence[float | None]
 
@@ -166,10 +166,12 @@ def _scoreboard_blocks(board: Scoreboard) -> Iterator[Block | Bars]:
 
 
 def _side_bars(board: Scoreboard) -> Iterator[_StepTime]:
-    """Yield the mean step time of each side of a comparison."""
+    """Yield the mean step time of each side of a comparison, if it is known."""
     for row in board.table.to_pylist():
-        parts_ns = [row[part.column] for part in STEP_PARTS]
-        yield _StepTime(row["label"], row["mean_step_time_ns"], parts_ns)
+        mean_ns = row["mean_step_time_ns"]
+        if mean_ns:
+            parts_ns = [row[part.column] for part in STEP_PARTS]
+            yield _StepTime(row["label"], mean_ns, parts_ns)
 
 
 def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
@@ -177,8 +179,9 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
     answered = [scenario for scenario in answer.scenarios if scenario.refused is None]
     menu_rows = of_whatif.menu_rows(answer, answered, is_verbose=False)
     drawn_rows = [row for row in menu_rows if row.step_time_ns is not None]
-    # The first row is the captured step. Alone it is no answer.
-    if len(drawn_rows) > 1:
+    # The first row is the captured step.
+    has_changes = len(drawn_rows) > 1
+    if has_changes:
         yield from _chart_blocks(_simulated_bars(answer, drawn_rows), STEP_LEGEND)
         yield of_whatif.menu(answer, answered, is_verbose=False)
     if answered:
@@ -193,11 +196,12 @@ def _whatif_blocks(answer: WhatIf) -> Iterator[Block | Bars]:
 
 
 def _simulated_bars(answer: WhatIf, rows: Sequence[of_whatif.MenuRow]) -> Iterator[_StepTime]:
-    """Yield the step time of each row, with its parts in the order of `STEP_LEGEND`."""
+    """Yield the step time of each row that has one, with its parts in order of `STEP_LEGEND`."""
     for row in rows:
-        ns_by_category = dict(divided_step(answer, row))
-        parts_ns = [ns_by_category.get(category) for category, _ in STEP_LEGEND]
-        yield _StepTime(row.label, row.step_time_ns, parts_ns)
+        if row.step_time_ns:
+            ns_by_category = dict(divided_step(answer, row))
+            parts_ns = [ns_by_category.get(category) for category, _ in STEP_LEGEND]
+            yield _StepTime(row.label, row.step_time_ns, parts_ns)
 
 
 def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
@@ -211,38 +215,39 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     for block in of_difference.difference_blocks(change):
         yield from _troubles(block)
     table = difference_screen.parts_or_metrics(change)
-    yield _without_bars(table) if isinstance(table, Table) else table
+    # The column of bars has no heading. Its bars are letters, and the notebook has a chart.
+    yield _only_columns_with_heading(table) if isinstance(table, Table) else table
     facts = of_difference.shown_changes(change)
     changes = [Line(of_difference.change_text_of_fact(row)) for row in facts]
     if changes:
         yield Lines("Also changed", changes[:MAX_CHANGES])
     not_compared = of_difference.not_compared_texts(change)
-    spread = of_difference.spread_text(change, "a list of runs")
+    spread = of_difference.spread_text(change, several="a list of runs")
     yield Notes([*not_compared, *spread, "All metrics: .metrics"])
 
 
 def _bars_of_sides(change: RunDifference) -> Iterator[_StepTime]:
-    """Yield the mean step time of each side of a difference, with its parts."""
-    # Neither the causes of idle time nor the sum, which is the last row, are parts.
-    rows = of_difference.part_rows(change)[:-1]
-    part_rows = [row for row in rows if "part" in row]
+    """Yield the mean step time of each side of a difference, with its parts, if it is known."""
+    # Rows about causes of idle time, and the row of the step time, have no "part".
+    part_rows = [row for row in of_difference.part_rows(change) if "part" in row]
     baseline_ns, candidate_ns, _delta_ns = change.mean_step_time
     mean_step_times_ns = (baseline_ns, candidate_ns)
     sides = (change.baseline, change.candidate)
     for name, side, mean_ns in zip(SIDES, sides, mean_step_times_ns, strict=True):
-        parts_ns = [row[f"{name}_ns"] for row in part_rows]
-        yield _StepTime(side.name, mean_ns, parts_ns)
+        if mean_ns:
+            parts_ns = [row[f"{name}_ns"] for row in part_rows]
+            yield _StepTime(side.name, mean_ns, parts_ns)
 
 
-def _without_bars(table: Table) -> Table:
-    """Return a table without the columns that have no heading: bars of letters, or numbers."""
-    kept_places = [place for place, column in enumerate(table.columns) if column.heading]
+def _only_columns_with_heading(table: Table) -> Table:
+    """Return a table without its columns that have no heading."""
+    shown_numbers = [number for number, column in enumerate(table.columns) if column.heading]
 
-    def kept_of(cells: Sequence[Any]) -> list[Any]:
-        return [cells[place] for place in kept_places]
+    def shown_of(columns_or_cells: Sequence[Any]) -> list[Any]:
+        return [columns_or_cells[number] for number in shown_numbers]
 
-    columns = kept_of(table.columns)
-    rows = list(map(kept_of, table.rows))
+    columns = shown_of(table.columns)
+    rows = list(map(shown_of, table.rows))
     return replace(table, columns=columns, rows=rows)
 
 
@@ -269,8 +274,9 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         yield _rank_table(run)
     recommendations = overview.recommendations_of(run)
     for block in first_screen.alternatives_blocks(recommendations, MAX_LINES):
-        # The numbers of the rows go, because on a narrow page one has to scroll to the last column.
-        yield _without_bars(block) if isinstance(block, Table) else block
+        # The column with the numbers of the rows has no heading. Without this column, the last one
+        # is in sight on a narrow page.
+        yield _only_columns_with_heading(block) if isinstance(block, Table) else block
     yield from _problems(run.problem_rows)
 
 
@@ -285,18 +291,18 @@ def _rank_table(run: Run) -> Table:
 
 
 def _rank_bars(run: Run) -> Iterator[_StepTime]:
-    """Yield the step time and its parts of the ranks that tell most.
+    """Yield the step time of the most informative ranks, with its parts, if it is known.
 
     A part that is not known counts as 0, which is not drawn.
     """
     telling_ranks = run.telling_ranks(MAX_RANKS)
     for row in of_run.rank_rows(run):
-        if row["rank"] in telling_ranks:
-            length_ns = row["length_ns"]
+        length_ns = row["length_ns"]
+        if row["rank"] in telling_ranks and length_ns:
             parts_ns = []
             for part in STEP_PARTS:
                 share = row[f"{part.name}_share"] or 0
-                parts_ns.append(share * (length_ns or 0))
+                parts_ns.append(share * length_ns)
             rank_name = run.rank_names.name(row["rank"])
             yield _StepTime(f"rank {rank_name}", length_ns, parts_ns)
 
@@ -306,37 +312,38 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
 
     Problems with severity info are notes, which are never shown.
     """
-    warnings = [row for row in rows if row["severity"] != "info"]
-    shown_warnings = warnings[:MAX_LINES]
-    for row in shown_warnings:
+    warnings_and_errors = [row for row in rows if row["severity"] != "info"]
+    shown = warnings_and_errors[:MAX_LINES]
+    for row in shown:
         text = f"{row['severity']}: {row['message']}"
         yield Heading(printable(text))
-    hidden = [row for row in rows if row not in shown_warnings]
+    hidden = [row for row in rows if row not in shown]
     if not hidden:
         return
-    is_plural = len(hidden) > 1
-    noun = "notes" if is_plural else "note"
-    if any(row["severity"] != "info" for row in hidden):
-        noun = "warnings or notes" if is_plural else "warning or note"
-    more = "more " if shown_warnings else ""
+    are_all_notes = all(row["severity"] == "info" for row in hidden)
+    if len(hidden) == 1:
+        noun = "note" if are_all_notes else "warning or note"
+    else:
+        noun = "notes" if are_all_notes else "warnings or notes"
+    more = "more " if shown else ""
     yield Heading(f"{len(hidden)} {more}{noun}: .problems")
 
 
 def _chart_blocks(
     step_times: Iterable[_StepTime], legend: Sequence[tuple[str, str]] = PART_LEGEND
 ) -> Iterator[Bars | Heading]:
-    """Yield the chart of the first `MAX_BARS` known step times, and how many it leaves out."""
-    known = [step_time for step_time in step_times if step_time.wall_ns]
-    drawn = known[:MAX_BARS]
+    """Yield the chart of the first `MAX_BARS` step times, and how many it leaves out."""
+    all_step_times = [*step_times]
+    drawn = all_step_times[:MAX_BARS]
     if drawn:
         yield _bars(drawn, legend)
-    if len(known) > len(drawn):
-        yield Heading(f"The chart shows the first {MAX_BARS} of {len(known)}.")
+    if len(all_step_times) > len(drawn):
+        yield Heading(f"The chart shows the first {MAX_BARS} of {len(all_step_times)}.")
 
 
 def _bars(step_times: Sequence[_StepTime], legend: Sequence[tuple[str, str]]) -> Bars:
-    """Return the bars of known step times, with the part of the legend that is drawn."""
-    longest_ns = max(step_time.wall_ns or 0 for step_time in step_times)
+    """Return the bars of step times, with the part of the legend that is drawn."""
+    longest_ns = max(step_time.wall_ns for step_time in step_times)
     texts = in_one_unit([ms_text(step_time.wall_ns) for step_time in step_times])
     bars = []
     drawn_categories = set()
@@ -351,14 +358,13 @@ def _bars(step_times: Sequence[_StepTime], legend: Sequence[tuple[str, str]]) ->
 def _segments(
     step_time: _StepTime, longest_ns: float, legend: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, float, str]]:
-    """Yield the parts of a step time that take time: category, share of the longest, and words.
+    """Yield the parts of a step time that take time, in the order of the legend.
 
-    The parts are in the order of the legend.
+    A part is its category of the palette, its share of the longest bar, and its words.
     """
-    wall_ns = step_time.wall_ns or longest_ns
-    # A step time may have fewer parts than the legend: none if they are not known.
+    # A step time has no parts if they are not known.
     for (category, words), part_ns in zip(legend, step_time.parts_ns, strict=False):
         if part_ns:
-            share = percent_text(part_ns / wall_ns)
+            share = percent_text(part_ns / step_time.wall_ns)
             text = f"{words}: {ms_text(part_ns)}, {share}"
             yield category, part_ns / longest_ns, text

@@ -113,7 +113,7 @@ def _hash_of(script: str) -> str:
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
     """Return a text fit to show: without control characters, and only the start if it is long."""
-    # One letter more than fits shows that the text is too long, however long it is.
+    # One letter more than fits is enough to see that the text is too long.
     shown = printable(text[: most + 1])
     if len(shown) <= most:
         return shown
@@ -140,7 +140,7 @@ def _shown(value: object) -> object:
             return {cut(str(key)): _shown(inner) for key, inner in value.items()}
         case list() | tuple() if any(isinstance(inner, _MAY_HOLD_TEXT) for inner in value):
             return [_shown(inner) for inner in value]
-    # Long arrays hold numbers only. To look at each would cost more than to write it.
+    # A list of numbers stays as it is. A call for each number would take longer than to write it.
     return value
 
 
@@ -189,8 +189,8 @@ def render(
     }
     page_template = _environment().get_template(template)
     text: str = page_template.render(**context, **frame)
-    # The scripts are put in last, so that nobody looks through a megabyte of library for blank
-    # lines.
+    # Blank lines go before @@LIBRARY@@ and @@SCRIPT@@ are replaced, so that nobody looks for them
+    # in a megabyte of library.
     without_blank_lines = _BLANK_LINES.sub("\n", text)
     return _with_scripts(without_blank_lines, library, script)
 
@@ -253,14 +253,13 @@ def anchor_of(heading: str) -> str:
 @functools.cache
 def _meanings() -> dict[str, str]:
     """Return the definitions of the vocabulary by the names that outputs use, in small letters."""
-    figures = [*FIGURES.values(), *OTHER_FIGURES.values()]
-    meanings = {term.name.lower(): term.definition for term in TERMS}
-    # Later entries replace earlier ones. In reverse, the first metric of a name stays: of a time
-    # and its share, this is the time.
-    for figure in reversed(figures):
-        meanings[figure.label.lower()] = figure.definition
-        meanings[figure.short.lower()] = figure.definition
-    return meanings | _MEANINGS_OF_DRAWINGS
+    meanings_of_terms = {term.name.lower(): term.definition for term in TERMS}
+    meanings_of_figures: dict[str, str] = {}
+    for figure in (*FIGURES.values(), *OTHER_FIGURES.values()):
+        for name in (figure.label, figure.short):
+            # A time and its share have one name. The time comes first, so its definition stays.
+            meanings_of_figures.setdefault(name.lower(), figure.definition)
+    return meanings_of_terms | meanings_of_figures | _MEANINGS_OF_DRAWINGS
 
 
 def meaning_of(name: str) -> str:
@@ -287,8 +286,12 @@ def _name(text: str, unbroken: int = MAX_UNBROKEN_LETTERS) -> Markup:
 
 
 def _broken(word: str, unbroken: int) -> Markup:
-    """Return a word that a browser may break between parts of a name, if the word is long."""
-    # A hyphen at the start is that of an option or a negative number.
+    """Return a word that a browser may break between parts of a name, if the word is long.
+
+    `unbroken` is how many letters a word may have without breaks. A word with hyphens may have
+    `MAX_UNBROKEN_LETTERS_WITH_HYPHEN`, and does not even break at its hyphens then.
+    """
+    # The first letter does not count: browsers do not break after the hyphen of an option.
     has_hyphen = "-" in word[1:]
     if has_hyphen and len(word) <= MAX_UNBROKEN_LETTERS_WITH_HYPHEN:
         return Markup('<span class="whole">{}</span>').format(word)
@@ -303,15 +306,16 @@ def _code(
 ) -> Markup:
     """Return a recommendation in which what is to be typed is marked as code.
 
-    Code stands in one line up to `longest` letters.
+    Names outside of code do not break up to `unbroken` letters. Code does not break up to `longest`
+    letters.
     """
     marked = Markup()
     shown = cut(text, MAX_LETTERS_OF_TEXT)
-    # Words and code take turns, and words (perhaps none) come first and last.
+    # By turns words and code. Words, which may be empty, come first and last.
     *words_and_code, last_words = _CODE.split(shown)
-    all_words = words_and_code[::2]
-    all_code = words_and_code[1::2]
-    for words, code in zip(all_words, all_code, strict=True):
+    words_before_code = words_and_code[::2]
+    codes = words_and_code[1::2]
+    for words, code in zip(words_before_code, codes, strict=True):
         marked += _name(words, unbroken)
         if len(code) > longest:
             broken_code = _name(code)
@@ -411,14 +415,13 @@ def blocks_page(
     *,
     scripts: Sequence[str] = (),
     short: Mapping[str, str] | None = None,
-    linked: Sequence[str] | None = None,
     head_name: str = "",
 ) -> str:
     """Return a page of blocks, with a section for each heading or table.
 
-    `short` has shorter names of some sections, for links to them. The bar at the top links to the
-    `linked` sections, by default to all, but to `MOST_LINKS` at most. If `head_name` is passed, the
-    first link is to the blocks before all sections, which have this name there.
+    The bar at the top has links to the first sections, `MOST_LINKS` at most. `short` has shorter
+    names of some sections for these links, by title. If `head_name` is passed, the first link has
+    this name, and leads to the blocks before all sections.
 
     The template draws each block by the name of its class.
     """
@@ -427,7 +430,7 @@ def blocks_page(
     data = {chart.name: chart.data for chart in charts}
     head, *titled_sections = sections
     links = [(anchor_of(section.title), section.title) for section in titled_sections]
-    navigation = _navigation(links, linked, head_name)
+    navigation = _navigation(links, head_name)
     subject, _, _ = title.rpartition(": nsyspipe")
     brand = subject or title
     blocks_of_sections = [with_kinds(section.blocks) for section in titled_sections]
@@ -445,9 +448,10 @@ def blocks_page(
 
 
 def _sections_of(blocks: Iterable[Any]) -> list[_PageSection]:
-    """Return the sections of a page. The first one has no title, and the blocks before all others.
+    """Return the sections of a page. The first section has no title, and perhaps no blocks.
 
-    A block with another title begins a new section. Blocks without a title stay in the section.
+    A block with another title than the section before begins a new section. A block without a title
+    belongs to the section before.
     """
     section = _PageSection("", [])
     sections = [section]
@@ -465,16 +469,12 @@ def _charts_in_section(section: _PageSection) -> Iterator[Chart]:
         yield from _charts_in(block)
 
 
-def _navigation(
-    links: Sequence[tuple[str, str]], linked: Sequence[str] | None, head_name: str
-) -> list[tuple[str, str]]:
+def _navigation(links: Sequence[tuple[str, str]], head_name: str) -> list[tuple[str, str]]:
     """Return the links of the bar of `blocks_page`: anchors and names of sections.
 
-    `links` are those to all sections, and `linked` are the names of the sections that are chosen.
+    `links` are those to all sections with a title.
     """
     links_in_bar = [*links]
-    if linked is not None:
-        links_in_bar = [(anchor, name) for anchor, name in links if name in linked]
     if head_name:
         link_to_head = (anchor_of(head_name), head_name)
         links_in_bar.insert(0, link_to_head)

@@ -22,6 +22,7 @@ from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
+    StepsColumn,
     StepsTable,
 )
 from nsyspipe.report.blocks import Field, of, table_of
@@ -159,19 +160,23 @@ def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[s
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
     """Split the wall time of a step into parts that sum exactly to it: ns by category of `_PARTS`.
 
-    If any part was not recorded, the result has no parts of compute. Then it has only what is known
-    of exposed communication, exposed copies and idle time.
+    If any part was not recorded, the result has neither compute alone nor compute during
+    communication. It then has those of the other parts that were recorded.
     """
-    compute = row["compute_ns"]
-    hidden = row["overlap_compute_ns"]
-    parts = {
+    compute_ns = row["compute_ns"]
+    compute_during_comm_ns = row["overlap_compute_ns"]
+    parts_without_compute = {
         "exposed": row["exposed_comm_ns"],
         "copies": row["exposed_memory_ns"],
         "idle": row["idle_ns"],
     }
-    if None in {compute, hidden, *parts.values()}:
-        return {name: ns for name, ns in parts.items() if ns is not None}
-    return {"compute": compute - hidden, "hidden": hidden, **parts}
+    if None in {compute_ns, compute_during_comm_ns, *parts_without_compute.values()}:
+        return {name: ns for name, ns in parts_without_compute.items() if ns is not None}
+    return {
+        "compute": compute_ns - compute_during_comm_ns,
+        "hidden": compute_during_comm_ns,
+        **parts_without_compute,
+    }
 
 
 def names_in_data(names: RankNames) -> dict[str, Any]:
@@ -200,9 +205,9 @@ def rank_chart(
 
     In the data, ``ranks`` has the sums of each rank over the steps in ns: ``wall``, ``parts`` (see
     `parts_of`), ``comm``, ``wait`` and ``transfer``. The script divides these sums by ``n_steps``.
-    ``whole`` says what a bar shows: a step, or the capture. ``step`` is the time that the shares in
-    the bars are of, so that the whole first screen has one denominator. ``after`` is drawn below
-    the ranks.
+    ``whole`` says what a bar shows: a step, or the capture. ``step`` is `step_ns`. It is 100 % for
+    the shares in the bars, as everywhere on the first screen. ``after`` is the step time after a
+    change, which is drawn below the ranks.
     """
     rank_rows = _sum_steps_by_rank(steps)
     drawn_ranks = set(ranks)
@@ -210,10 +215,12 @@ def rank_chart(
     if not rank_bars:
         return None
     n_steps = pc.count_distinct(steps["step"]).as_py()
-    whole = "capture" if is_capture else "step"
-    label = "Where each step's time goes, per rank"
     if is_capture:
+        whole = "capture"
         label = "Where the time of the capture goes, per rank"
+    else:
+        whole = "step"
+        label = "Where each step's time goes, per rank"
     data = {
         "n_steps": n_steps,
         "whole": whole,
@@ -290,7 +297,10 @@ def _thin_bars(rank_bars: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _rank_fields(
     rank_rows: Sequence[Mapping[str, Any]], n_steps: int, whole: str, names: RankNames
 ) -> list[Field]:
-    """Return the columns of the table of the ranks: mean times per step, and their shares of it."""
+    """Return the columns of the table of the ranks.
+
+    They are mean times per step. The parts of the step also have their shares of the step time.
+    """
 
     def mean_text(total_ns: int | None) -> str:
         mean_ns = None if total_ns is None else total_ns / n_steps
@@ -304,7 +314,7 @@ def _rank_fields(
             share = part_ns / wall_ns
         return with_share(mean_text(part_ns), share)
 
-    has_comm = any(row["comm_ns"] != 0 for row in rank_rows)
+    has_comm = _may_have_comm(rank_rows)
     parts = _PARTS if has_comm else _PARTS_WITHOUT_COMM
     rank_field = Field("rank", lambda row: names.name(row["rank"]))
     whole_field = Field(whole, of("wall_ns", mean_text))
@@ -315,6 +325,11 @@ def _rank_fields(
     if has_comm:
         fields += _comm_fields(mean_text)
     return fields
+
+
+def _may_have_comm(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether any row has communication, or communication that is not known (None)."""
+    return any(row["comm_ns"] != 0 for row in rows)
 
 
 def _comm_fields(mean_text: Callable[[int | None], str]) -> list[Field]:
@@ -368,20 +383,23 @@ def _walls_of_steps(steps: StepsTable) -> Iterator[_StepWalls]:
     """Yield the wall times of each step, in order of their numbers."""
     step = np.asarray(steps["step"].to_numpy())
     wall_ns = np.asarray(steps["wall_ns"].to_numpy())
-    # Rows by step, and within a step by wall time, the longest first. Equal ones stay in order of
-    # rank, as in the table.
+    # Numbers of rows, sorted by step, which is the last key of `lexsort`. Within a step, the
+    # longest wall time is first. Rows with equal times stay in order of rank, as in the table.
     sorted_rows = np.lexsort((-wall_ns, step))
     # Where each step begins among the sorted rows: with its slowest rank.
     step_starts = run_starts(step[sorted_rows])
     slowest_rows = pa.array(sorted_rows[step_starts])
-    row_of_steps = steps.take(slowest_rows).to_pylist()
-    arrays_of_columns = []
-    for name in ("wall_ns", "rank", "start_ns"):
-        sorted_column = steps[name].to_numpy()[sorted_rows]
-        # One array per step: a split before each step but the first.
-        arrays_of_steps = np.split(sorted_column, step_starts[1:])
-        arrays_of_columns.append(arrays_of_steps)
-    yield from map(_StepWalls, row_of_steps, *arrays_of_columns)
+    row_of_steps: list[dict[str, Any]] = [{**row} for row in steps.take(slowest_rows).to_pylist()]
+
+    def arrays_of_steps(column: StepsColumn) -> list[np.ndarray]:
+        values = steps[column].to_numpy()
+        # Split before each step except the first.
+        return np.split(values[sorted_rows], step_starts[1:])
+
+    wall_ns_of_steps = arrays_of_steps("wall_ns")
+    ranks_of_steps = arrays_of_steps("rank")
+    starts_of_steps = arrays_of_steps("start_ns")
+    yield from map(_StepWalls, row_of_steps, wall_ns_of_steps, ranks_of_steps, starts_of_steps)
 
 
 def _rank_figures(walls: _StepWalls) -> dict[str, Any]:
@@ -426,14 +444,14 @@ def step_chart(
     """
     if not rows:
         return None
-    n_rows = len(rows)
-    per_column = math.ceil(n_rows / MOST_COLUMNS)
-    drawn_rows = _slowest_rows(rows, per_column)
+    n_steps = len(rows)
+    n_steps_per_column = math.ceil(n_steps / MOST_COLUMNS)
+    drawn_rows = _slowest_rows(rows, n_steps_per_column)
     note = None
     caption = ""
-    if per_column > 1:
-        note = f"Each column is the slowest of {per_column} steps. --json has all steps."
-        caption = f"{n_rows} steps in {len(drawn_rows)} columns."
+    if n_steps_per_column > 1:
+        note = f"Each column is the slowest of {n_steps_per_column} steps. --json has all steps."
+        caption = f"{n_steps} steps in {len(drawn_rows)} columns."
     parts = [parts_of(row) for row in drawn_rows]
     data = _columns_of(drawn_rows, _STEP_KEYS_IN_DATA)
     data |= names_in_data(names)
@@ -451,7 +469,7 @@ def step_chart(
         table=table,
         caption=caption,
         legend=colours,
-        has_zoom=n_rows > MAX_COLUMNS_WITHOUT_ZOOM,
+        has_zoom=n_steps > MAX_COLUMNS_WITHOUT_ZOOM,
     )
 
 
@@ -482,7 +500,7 @@ def _columns_of(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[
 
 def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Field]:
     """Return the columns of the table of the steps, without those that all rows leave empty."""
-    has_comm = any(row["comm_ns"] != 0 for row in rows)
+    has_comm = _may_have_comm(rows)
     has_several_ranks = any(len(row["walls_ns"]) > 1 for row in rows)
     step_time = Field(FIGURES["step_time_ns"].short, of("wall_ns", ms_text))
     fields = [Field("step", of("step")), step_time]
@@ -496,8 +514,14 @@ def _step_fields(rows: Sequence[Mapping[str, Any]], names: RankNames) -> list[Fi
         fastest_time = Field("fastest rank's time", of("fastest_wall_ns", ms_text))
         median_time = Field("median of ranks", of("median_wall_ns", ms_text))
         fields += [fastest_rank, fastest_time, median_time]
-    used = Field("used", lambda row: row["mark"] or "yes", "text")
+    used = Field("used", _used_text, "text")
     return [*fields, used]
+
+
+def _used_text(row: Mapping[str, Any]) -> str:
+    """Return that a step is used, or why not."""
+    why_not_used = str(row["mark"])
+    return why_not_used or "yes"
 
 
 def _share_field(name: str) -> Field:
@@ -520,7 +544,7 @@ def collective_charts(
     if not rows:
         return []
     label = f"Collectives in the order of {whole}"
-    definite_whole = whole.replace("a ", "the ")
+    definite_whole = "the step" if whole == "a step" else whole
     axis = f"place in {definite_whole}"
     if medians.n_left_out:
         axis += f" ({medians.n_left_out} shorter left out)"
@@ -564,13 +588,22 @@ def _has_counted(rows: Iterable[Mapping[str, Any]]) -> bool:
     return any(row["counted"] is not None for row in rows)
 
 
-def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
-    """Return the longest wait of any rank in a collective of `Medians`; None if none is known."""
+def _longest_wait(row: Mapping[str, Any]) -> tuple[int, float] | None:
+    """Return the rank that waits longest in a collective of `Medians`, and for how many ns.
+
+    None if no wait is known.
+    """
     # Pairs of rank and wait, the longest wait first.
     longest_waits: list[tuple[int, float]] = row["longest"]
-    if not longest_waits:
+    return longest_waits[0] if longest_waits else None
+
+
+def _longest_wait_ns(row: Mapping[str, Any]) -> float | None:
+    """Return the longest wait of any rank in a collective of `Medians`; None if none is known."""
+    longest_wait = _longest_wait(row)
+    if longest_wait is None:
         return None
-    _, wait_ns = longest_waits[0]
+    _, wait_ns = longest_wait
     return wait_ns
 
 
@@ -596,11 +629,11 @@ def _collective_fields(medians: Medians, names: RankNames) -> list[Field]:
     """
 
     def waiting_rank(row: Mapping[str, Any]) -> str:
-        longest_ns = _longest_wait_ns(row)
-        if not longest_ns:
+        longest_wait = _longest_wait(row)
+        if longest_wait is None:
             return absent
-        rank, _ = row["longest"][0]
-        return names.name(rank)
+        rank, wait_ns = longest_wait
+        return names.name(rank) if wait_ns else absent
 
     duration_hint = "Median of the rank that needs longest, with its wait time."
     transfer_hint = "Transfer time, median over ranks and steps."
@@ -672,15 +705,20 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     rows = collectives.select(columns).filter(in_step).to_pylist()
     for row in rows:
         seq = str(row["seq"])
-        last_rank = None
-        measured = [row["message_bytes"], row["busbw_bytes_per_s"], last_rank]
-        if row["counted_bytes_per_s"] is not None:
-            measured += [row[name] for name in _COUNTED_COLUMNS]
-        # The first row of a collective has the values that all its ranks share.
-        facts_of_collective = facts.setdefault(seq, measured)
+        if seq not in facts:
+            # All ranks of a collective have these facts in common.
+            facts[seq] = _shared_facts(row)
         # Only the rank that came last is late by more than 0.
         if row["late_by_ns"]:
-            facts_of_collective[_PLACE_OF_LAST_RANK] = row["rank"]
+            facts[seq][_PLACE_OF_LAST_RANK] = row["rank"]
+    return facts
+
+
+def _shared_facts(row: Mapping[str, Any]) -> list[float | None]:
+    """Return the facts of a collective, with None in the place of the rank that came last."""
+    facts = [row["message_bytes"], row["busbw_bytes_per_s"], None]
+    if row["counted_bytes_per_s"] is not None:
+        facts += [row[name] for name in _COUNTED_COLUMNS]
     return facts
 
 
@@ -731,10 +769,12 @@ def _sample_steps(collectives: pa.Table) -> _SampledSteps:
     n_rows = pc.sum(is_in_summary).as_py() or 0  # Arrow's sum of no rows is null.
     if n_rows <= MAX_ROWS_OF_MEDIANS:
         return _SampledSteps(n_steps, n_steps, is_in_summary)
-    # As many steps as have that many rows, if all steps have about as many rows as each other.
-    n_affordable = n_steps * MAX_ROWS_OF_MEDIANS // n_rows
-    n_used = max(n_affordable, 1)
-    used_steps = [summary_steps[place * n_steps // n_used] for place in range(n_used)]
+    # So many steps have about `MAX_ROWS_OF_MEDIANS` rows together.
+    n_affordable_steps = n_steps * MAX_ROWS_OF_MEDIANS // n_rows
+    n_used = max(n_affordable_steps, 1)
+    # Evenly spaced, beginning with the first step.
+    used_places = [number * n_steps // n_used for number in range(n_used)]
+    used_steps = [summary_steps[place] for place in used_places]
     is_used = pc.is_in(collectives["step"], pa.array(used_steps, pa.int64()))
     is_chosen = pc.and_(is_in_summary, is_used)
     return _SampledSteps(n_steps, n_used, is_chosen)
@@ -743,14 +783,15 @@ def _sample_steps(collectives: pa.Table) -> _SampledSteps:
 def collective_medians(collectives: pa.Table, whole: str = "a step") -> Medians:
     """Return the medians of each collective over the summary steps, or over a sample of them.
 
-    `whole` is the word of the notes for a step: the capture if there are no steps.
+    `whole` is ``"a step"``, or ``"the capture"`` if the capture is treated as one step.
     """
     sample = _sample_steps(collectives)
     used_rows = collectives.select(["step", "rank", "is_matched"]).filter(sample.is_chosen)
-    collective_rows = _CollectiveRows([], 0, 0)
     if used_rows.num_rows:
         calls = collectives.select(_COLUMNS_OF_MEDIANS)
-        collective_rows = _rows(calls.filter(sample.is_chosen))
+        collective_rows = _collective_rows(calls.filter(sample.is_chosen))
+    else:
+        collective_rows = _CollectiveRows([], n_all=0, n_in_some_steps=0)
     notes = [*_step_notes(sample.n_used, sample.n_steps, whole)]
     notes += _row_notes(collective_rows)
     notes += _matching_notes(used_rows, sample.n_used)
@@ -784,56 +825,58 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
 
 
 def _matching_notes(used_rows: CollectivesTable, n_used: int) -> Iterator[str]:
-    """Yield which of the `n_used` steps transfer and wait time rest on; nothing if on all.
+    """Yield on which of the `n_used` steps transfer and wait time rest; nothing if on all of them.
 
-    They rest on collectives that were matched over the ranks. A step may have some matched and some
-    unmatched collectives.
+    Both times are known of the collectives that were matched over the ranks. A step may have
+    matched and unmatched collectives.
     """
     is_matched = used_rows["is_matched"]
     step = used_rows["step"]
     is_unmatched = pc.invert(is_matched)
     steps_with_matched = {*step.filter(is_matched).unique().to_pylist()}
     steps_with_unmatched = {*step.filter(is_unmatched).unique().to_pylist()}
-    n_fully_matched = len(steps_with_matched - steps_with_unmatched)
+    fully_matched_steps = steps_with_matched - steps_with_unmatched
+    partly_matched_steps = steps_with_matched & steps_with_unmatched
     if n_used and not steps_with_matched:
         yield "Transfer time and wait time are not known. The notes have the reason."
-    elif n_fully_matched < n_used:
-        how_many = "some" if steps_with_matched & steps_with_unmatched else "all"
+    elif len(fully_matched_steps) < n_used:
+        how_many = "some" if partly_matched_steps else "all"
         yield (
             f"Transfer time and wait time rest on the {len(steps_with_matched)} steps in which "
             f"{how_many} collectives could be matched."
         )
 
 
-def _rows(calls: pa.Table) -> _CollectiveRows:
-    """Return the rows of `Medians`: one per collective, in order of a step, the longest ones only.
+def _collective_rows(calls: pa.Table) -> _CollectiveRows:
+    """Return the rows of `Medians`: one for each of the longest collectives, in order of a step.
 
-    `calls` has a row per call of a collective and rank, with `_COLUMNS_OF_MEDIANS`. The n-th
+    `calls` has a row per rank for each call of a collective, with `_COLUMNS_OF_MEDIANS`. The n-th
     collective of a kind counts as the same collective in each step that has at least n of the kind.
     """
-    # One row per call, whatever the number of ranks that take part.
+    # A row per call, whatever the number of ranks that take part.
     calls_of_all_ranks = calls.group_by(_CALL_KEY, use_threads=False).aggregate([])
     n_steps = pc.count_distinct(calls_of_all_ranks["step"]).as_py()
-    with_nth = _with_nth(calls_of_all_ranks)
-    calls = _with_lengths(calls.join(with_nth, _CALL_KEY))
-    collectives = _with_places(calls)
+    nth_of_calls = _with_nth(calls_of_all_ranks)
+    measured_calls = _with_lengths(calls.join(nth_of_calls, _CALL_KEY))
+    # A row per collective, over all steps.
+    collectives = _with_places(measured_calls)
     by_length = [(f"{_LENGTH}_mean", "descending"), ("place", "ascending")]
     longest_first = collectives.sort_by(by_length)
     longest = longest_first.slice(0, MOST_COLLECTIVES)
     places = longest.select([*_COLLECTIVE_KEY, "place"])
-    drawn_calls = calls.join(places, _COLLECTIVE_KEY, join_type="inner")
+    drawn_calls = measured_calls.join(places, _COLLECTIVE_KEY, join_type="inner")
     name_of_place = collectives["collective"].to_pylist()
     n_steps_of_place = collectives["step_count_distinct"].to_pylist()
     rows = _median_rows(drawn_calls, name_of_place, n_steps_of_place)
-    n_in_some_steps = sum(n_with < n_steps for n_with in n_steps_of_place)
+    n_in_some_steps = sum(n_with_it < n_steps for n_with_it in n_steps_of_place)
     return _CollectiveRows(rows, len(name_of_place), n_in_some_steps)
 
 
 def _with_lengths(calls: pa.Table) -> pa.Table:
-    """Return calls with the column `_LENGTH`, and with wait times that are at most that long.
+    """Return calls with the column `_LENGTH`, and with wait times that are no longer than the call.
 
-    The wait time of a rank lasts until the last rank starts. The call of the root of a broadcast
-    may end earlier. Then the rank waits only until its own call ends.
+    The wait time of a rank lasts until the last rank starts. In a broadcast, the call of the root
+    may end before that. Then the root waits only until its own call ends.
     """
     length_ns = pc.subtract(calls["end_ns"], calls["start_ns"])
     wait_ns = pc.min_element_wise(calls["wait_ns"], length_ns, skip_nulls=False)
@@ -850,10 +893,11 @@ def _with_nth(calls: pa.Table) -> pa.Table:
     calls = calls.sort_by([(name, "ascending") for name in _CALL_KEY])
     kinds = calls["collective"].combine_chunks().dictionary_encode()
     n_kinds = len(kinds.dictionary)
-    # A number for each pair of step and kind. Calls of one pair are neighbours after the sort.
-    first_pair_of_step = calls["step"].to_numpy() * n_kinds
-    pair_of_call = first_pair_of_step + kinds.indices.to_numpy()
-    nth = places_in_runs(pair_of_call)
+    # Each pair of step and kind has a number of its own, because kinds are below `n_kinds`.
+    lowest_number_of_step = calls["step"].to_numpy() * n_kinds
+    pair_number = lowest_number_of_step + kinds.indices.to_numpy()
+    # Calls of the same pair are neighbours after the sort.
+    nth = places_in_runs(pair_number)
     return calls.append_column("nth", pa.array(nth))
 
 
@@ -875,11 +919,12 @@ def _median_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of `Medians`: one for each ``place`` that the calls have, in order.
 
-    The name of a collective, and the number of steps that have it, are by the place.
+    `name_of_place` and `n_steps_of_place` have the name of each collective, and the number of steps
+    that have the collective. Both are indexed by its place.
     """
     times = _times_of_ranks(calls)
     rows = []
-    # In the order of `_MEASURED_COLUMNS`.
+    # The place, and the medians in the order of `_MEASURED_COLUMNS`.
     medians_of_places = _medians(calls, ["place"], _MEASURED_COLUMNS)
     for place, transfer_ns, n_bytes, busbw, *counted in medians_of_places:
         wait_of_ranks = times.waits[place]
@@ -912,7 +957,10 @@ class _TimesOfRanks(NamedTuple):
 
 
 def _times_of_ranks(calls: pa.Table) -> _TimesOfRanks:
-    """Return the median wait time of each rank, and the longest median length of any rank."""
+    """Return the medians of each collective: wait times by rank, and the length.
+
+    The length is that of the rank on which the median length is longest.
+    """
     waits: dict[int, dict[int, float | None]] = {}
     durations: dict[int, float] = {}
     medians_of_ranks = _medians(calls, ["place", "rank"], ["wait_ns", _LENGTH])

@@ -7,13 +7,13 @@ where the time of a step goes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import means_of_slowest
-from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS
+from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS, Figure
 from nsyspipe.report import first_screen, overview, run as run_report, words
 from nsyspipe.report.blocks import (
     Bars,
@@ -26,7 +26,6 @@ from nsyspipe.report.blocks import (
     Sentence,
     Tile,
     Tiles,
-    Troubles,
 )
 from nsyspipe.report.explanations.subjects import FINDINGS_FOLDER, explain_finding
 from nsyspipe.report.explanations.text import (
@@ -45,6 +44,8 @@ from nsyspipe.report.units import ms_text, rate_text, short_percent
 from nsyspipe.run.run import Run
 
 _DIGITS_OF_ESTIMATE = 3
+_DIGITS_OF_STEP_TIME = 4
+_DIGITS_OF_SMALL_DELAY = 2
 # Ranks that the chart draws.
 MAX_DRAWN_RANKS = 12
 MAX_TILES = 4
@@ -79,6 +80,15 @@ class Answer(Struct, frozen=True):
     action: str = ""
     effect: Effect | None = None
     reasons: Sequence[str] = ()
+
+
+class _Doubt(NamedTuple):
+    """Why all metrics of a run may be wrong."""
+
+    # The first sentence.
+    problem: str
+    # The other sentences: what follows from the problem, or how to solve it.
+    consequence: str
 
 
 class Gain(Struct, frozen=True):
@@ -141,9 +151,8 @@ def overview_blocks(run: Run, listed: Sequence[int]) -> Iterator[Block | Answer 
     step_ns = words.mean_step_ns(summary)
     yield answer_of(run, step, recommendations, checks, step_ns)
     yield trust_facts(run)
-    for block in first_screen.trust_blocks(run):
-        if isinstance(block, Troubles):
-            yield replace(block, is_close=True)
+    for problems in first_screen.trust_blocks(run):
+        yield replace(problems, is_close=True)
     blocks_of_step = [*first_screen.step_blocks(run, step)]
     bars = next((block for block in blocks_of_step if isinstance(block, Bars)), None)
     tiles = [] if step is None else tiles_of(run, step, bars)
@@ -166,61 +175,75 @@ def answer_of(
     """Return the answer at the top of the page: its headline, and what stands below.
 
     The headline is a doubt about all metrics, if there is one. Otherwise it is what to change
-    first, or that there is nothing to change. Below a doubt stands the same answer as without it.
+    first, or that there is nothing to change. A doubt has the change, or that there is none, below
+    the headline.
     """
     if not run.header.n_ranks or step is None:
         headline = first_screen.headline_of(run, step)
         return Answer(headline.removesuffix("."))
-    # The first sentence of a doubt says what is wrong, and the others say what to do.
-    doubt, _, remedy = _doubt(run).partition(". ")
-    is_doubt = bool(doubt)
+    doubt = _doubt_of(run)
     first = recommendations.first
     if first is None or step_ns is None:
-        sentences = first_screen.nothing_sentences(run, recommendations, checks)
-        if not sentences:
-            sentences = [remedy] if is_doubt else [first_screen.headline_of(run, step)]
-        if is_doubt:
-            sentences = [doubt, *sentences]
-        headline, *reasons = sentences
-        return Answer(headline.removesuffix("."), is_doubt=is_doubt, reasons=reasons)
+        conclusions = first_screen.nothing_sentences(run, recommendations, checks)
+        if doubt is not None:
+            return _doubt_without_change(doubt, conclusions)
+        headline, *reasons = conclusions or [first_screen.headline_of(run, step)]
+        return Answer(headline.removesuffix("."), reasons=reasons)
     finding = first.finding
     assumptions = first_screen.assumptions_of(first)
     why_first = first_screen.why_first(recommendations)
     reasons = [f"{finding.title}.", *assumptions, *why_first]
-    if remedy:
-        reasons.insert(0, remedy)
     effect = effect_of(first, step_ns)
+    if doubt is None:
+        return Answer(headline=finding.headline, id=finding.id, effect=effect, reasons=reasons)
+    if doubt.consequence:
+        reasons.insert(0, doubt.consequence)
     return Answer(
-        headline=doubt or finding.headline,
+        headline=doubt.problem,
         id=finding.id,
-        is_doubt=is_doubt,
-        action=finding.headline if is_doubt else "",
+        is_doubt=True,
+        action=finding.headline,
         effect=effect,
         reasons=reasons,
     )
 
 
-def _doubt(run: Run) -> str:
-    """Return why all metrics of the run may be wrong; ``""`` if there is no such reason."""
-    if overview.is_of_mixed_runs(run):
-        return first_screen.MIXED
+def _doubt_without_change(doubt: _Doubt, conclusions: Sequence[str]) -> Answer:
+    """Return the answer of a run with a doubt, for which no change is recommended.
+
+    `conclusions` say that there is nothing to change. Without them, the consequence of the doubt
+    stands below the headline.
+    """
+    headline = doubt.problem.removesuffix(".")
+    reasons = conclusions or [doubt.consequence]
+    return Answer(headline, is_doubt=True, reasons=reasons)
+
+
+def _doubt_of(run: Run) -> _Doubt | None:
+    """Return why all metrics of the run may be wrong; None if there is no such reason."""
     comm_share = run.summary()["comm_share"][0]
-    if comm_share.as_py() is None:
-        return first_screen.unknown_text(run)
-    return ""
+    if overview.is_of_mixed_runs(run):
+        text = first_screen.MIXED
+    elif comm_share.as_py() is None:
+        text = first_screen.unknown_text(run)
+    else:
+        return None
+    problem, _, consequence = text.partition(". ")
+    return _Doubt(problem, consequence)
 
 
 def effect_of(change: Recommendation, step_ns: float) -> Effect:
     """Return what a recommendation saves, in words. `step_ns` is the captured step time.
 
-    A saving without a range is an upper bound: the words are "at most".
+    A saving without a range is an upper bound: "at most". All words are empty if the saving is not
+    known.
     """
     if change.saving_ns is None or change.step_ns is None:
         return Effect("", "", "")
-    condition = "if available" if change.known == CONDITIONAL else ""
+    condition = "if available" if change.saving_kind == CONDITIONAL else ""
     saving = ms_text(change.saving_ns, _DIGITS_OF_ESTIMATE)
     share = short_percent(change.saved_share)
-    now = _number(step_ns, 4)
+    now = _without_ms(step_ns, _DIGITS_OF_STEP_TIME)
     then = ms_text(change.step_ns, _DIGITS_OF_ESTIMATE)
     if change.low_ns is None or change.high_ns is None:
         return Effect(
@@ -231,8 +254,8 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
             then=f"at least {then}",
             condition=condition,
         )
-    low = _number(change.low_ns, _DIGITS_OF_ESTIMATE)
-    high = _number(change.high_ns, _DIGITS_OF_ESTIMATE)
+    low = _without_ms(change.low_ns, _DIGITS_OF_ESTIMATE)
+    high = _without_ms(change.high_ns, _DIGITS_OF_ESTIMATE)
     return Effect(
         saving=saving,
         share=share,
@@ -244,7 +267,8 @@ def effect_of(change: Recommendation, step_ns: float) -> Effect:
     )
 
 
-def _number(ns: float, n_digits: int) -> str:
+def _without_ms(ns: float, n_digits: int) -> str:
+    """Return a time in words, without its unit if that is ms."""
     text = ms_text(ns, n_digits)
     return text.removesuffix(" ms")
 
@@ -276,7 +300,7 @@ def tiles_of(run: Run, step: StepTime, bars: Bars | None) -> list[Tile]:
     straggler = _straggler_tile(run, step)
     if straggler is not None:
         tiles.append(straggler)
-    # They fill the places that communication leaves.
+    # There is room for these tiles if there are no tiles about communication.
     tiles += [_part_tile(run, name, bars) for name in ("idle_share", "exposed_memory_share")]
     if not run.is_capture:
         rate_tile = _rate_tile(step)
@@ -313,29 +337,39 @@ def _part_tile(run: Run, name: str, bars: Bars | None) -> Tile:
     """
     figure = FIGURES[name]
     (summary_row,) = run.summary().to_pylist()
+    # A copy of a type that has a value for any name.
     summary: dict[str, Any] = {**summary_row}
     if summary[name] is None:
         missing, why = run_report.why_null(name, run, summary)
-        return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
+        return _tile_without_value(figure, missing=missing, why=why)
     time, share = _time_and_share(run, name, bars)
     value, unit = time.split(" ")
-    is_lower_bound = name == "idle_share" and words.unseen_idle(run) != ""
+    has_unseen_idle_time = bool(words.unseen_idle(run))
+    is_lower_bound = name == "idle_share" and has_unseen_idle_time
     if is_lower_bound:
         value = f"\N{GREATER-THAN OR EQUAL TO}{value}"
     whole = "capture" if run.is_capture else "step"
     return Tile(figure.short, value, unit, f"{share} of the {whole}", category=figure.category)
 
 
-def _time_and_share(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
-    """Return time and share of a part of the step, in words: those of its bar, if there are bars.
+def _tile_without_value(figure: Figure, *, missing: str, why: str) -> Tile:
+    """Return the tile of a metric that is null: `missing` in place of the value, and why."""
+    return Tile(
+        figure.short, value="", unit="", meaning=why, missing=missing, category=figure.category
+    )
 
-    `name` is the metric of the share.
+
+def _time_and_share(run: Run, name: str, bars: Bars | None) -> tuple[str, str]:
+    """Return time and share of a part of the step, in words.
+
+    `name` is the metric of the share. If there are bars, the words are those of the bar.
     """
     if bars is None:
-        # The share is the time of this column, divided by the step time.
-        column, *_ = RATIOS[name]
+        # A share of the step divides this column by the step time.
+        column = RATIOS[name].numerator
         means_ns = means_of_slowest(run.breakdown(), ["wall_ns", column])
         part_ns = means_ns[column] or 0.0
+        # Not 0, because it divides.
         step_ns = means_ns["wall_ns"] or 1.0
         share = part_ns / step_ns
         return ms_text(part_ns, _DIGITS_OF_ESTIMATE), short_percent(share)
@@ -353,16 +387,15 @@ def _overlap_tile(run: Run) -> Tile:
     overlap_ratio = summary["overlap_ratio"]
     if overlap_ratio is None:
         missing, why = run_report.why_null("overlap_ratio", run, summary)
-        return Tile(figure.short, "", "", why, missing=missing, category=figure.category)
+        return _tile_without_value(figure, missing=missing, why=why)
     value = short_percent(overlap_ratio)
-    return Tile(figure.short, value, "", "of communication", category=figure.category)
+    return Tile(figure.short, value, unit="", meaning="of communication", category=figure.category)
 
 
 def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
     """Return the tile with the latest rank and its mean delay; None if no delay is known.
 
-    A small delay without the finding straggler names no rank. Any other delay names its rank, also
-    if another finding explains it.
+    The rank is not named if its delay is a small part of the step, unless the delay is a finding.
     """
     latest = overview.latest_rank(run)
     if latest is None:
@@ -371,7 +404,7 @@ def _straggler_tile(run: Run, step: StepTime) -> Tile | None:
     min_delay_ns = MIN_DELAY_SHARE_OF_STEP * step.mean_ns
     is_small = latest.delay_ns < min_delay_ns
     if is_small and not overview.has_straggler(run):
-        value, unit = ms_text(latest.delay_ns, 2).split(" ")
+        value, unit = ms_text(latest.delay_ns, _DIGITS_OF_SMALL_DELAY).split(" ")
         return Tile(figure.short, value, unit, "no straggler", category="waiting")
     value, unit = ms_text(latest.delay_ns, _DIGITS_OF_ESTIMATE).split(" ")
     rank_name = run.rank_names.name(latest.rank)
@@ -384,11 +417,13 @@ def opportunity_blocks(
 ) -> Iterator[Block | Opportunities | Fold]:
     """Yield the recommendations as bars, the largest saving first, and what was checked.
 
-    Without recommendations, yield why there are none.
+    Without recommendations, yield why there are none. A run without ranks has no GPU activity, and
+    therefore no heading here.
     """
     (summary,) = run.summary().to_pylist()
     has_ranks = run.header.n_ranks > 0
-    is_judged = not run.is_capture and summary["comm_share"] is not None
+    # Savings are parts of a step, and most rules need communication.
+    can_be_judged = not run.is_capture and summary["comm_share"] is not None
     if recommendations.shown and step_ns is not None:
         yield Heading("What you can change", SUBSECTION)
         rows = _numbered_rows(recommendations.shown, step_ns)
@@ -396,7 +431,7 @@ def opportunity_blocks(
         notes = first_screen.notes_of_all(recommendations)
         if notes:
             yield Sentence(notes)
-    elif has_ranks and not is_judged:
+    elif has_ranks and not can_be_judged:
         yield Heading("What you can change", SUBSECTION)
         yield Sentence(_not_judged(run))
     elif has_ranks:
@@ -449,7 +484,7 @@ def opportunity_of(
     saving_range = ""
     if gain is not None and change.low_ns is not None and change.high_ns is not None:
         # The change has a range of step times. The longest step time is the least saving.
-        least = _number(step_ns - change.high_ns, _DIGITS_OF_ESTIMATE)
+        least = _without_ms(step_ns - change.high_ns, _DIGITS_OF_ESTIMATE)
         most = ms_text(step_ns - change.low_ns, _DIGITS_OF_ESTIMATE)
         saving_range = f"{least} to {most}"
     finding = change.finding
@@ -469,21 +504,26 @@ def opportunity_of(
 def _gain_of(change: Recommendation, step_ns: float, longest_ns: float) -> Gain | None:
     """Return the bar of a recommendation; None if its saving is not known.
 
-    All ends are shares of a bar of `longest_ns`. A negative saving, which makes the step longer,
-    counts as 0.
+    The saving, and the ends of its range, become shares of a bar of `longest_ns`. A change that
+    makes the step longer has no saving, so its share is 0.
     """
     if change.saving_ns is None:
         return None
-    saving_ns = max(change.saving_ns, 0.0)
-    share = min(saving_ns / longest_ns, 1.0)
+    share = _share_of_bar(change.saving_ns, longest_ns)
     if change.low_ns is None or change.high_ns is None:
-        return Gain(share, None, None, is_bound=True)
+        return Gain(share, low=None, high=None, is_bound=True)
     # The longest step time of the range is the least saving.
-    least_saving_ns = max(step_ns - change.high_ns, 0.0)
-    most_saving_ns = max(step_ns - change.low_ns, 0.0)
-    low = least_saving_ns / longest_ns
-    high = min(most_saving_ns / longest_ns, 1.0)
+    least_saving_ns = step_ns - change.high_ns
+    most_saving_ns = step_ns - change.low_ns
+    low = _share_of_bar(least_saving_ns, longest_ns)
+    high = _share_of_bar(most_saving_ns, longest_ns)
     return Gain(share, low, high, is_bound=False)
+
+
+def _share_of_bar(saving_ns: float, longest_ns: float) -> float:
+    """Return a saving as a share of the longest bar, from 0 to 1."""
+    share = saving_ns / longest_ns
+    return min(max(share, 0.0), 1.0)
 
 
 def _details(finding: Finding) -> Iterator[Block | Fold | Evidence]:
@@ -520,13 +560,15 @@ def explained_blocks(explanation: Explanation) -> Iterator[Block | Explained | C
 def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
     """Yield folds with the recommendations that the list of changes leaves out.
 
-    These are the changes within noise, those that save little, and all communication together,
-    unless it is listed already.
+    These are the changes within noise, and those that save little. What all communication costs is
+    a recommendation too. It has a fold unless another list has it.
     """
     within_noise = recommendations.within_noise
     little = recommendations.little
-    noise_summary = f"{_changes(len(within_noise))} with a saving within noise"
-    little_summary = f"{_changes(len(little))} with a small saving"
+    n_within_noise = _counted(len(within_noise), "change")
+    n_little = _counted(len(little), "change")
+    noise_summary = f"{n_within_noise} with a saving within noise"
+    little_summary = f"{n_little} with a small saving"
     groups = [(noise_summary, within_noise), (little_summary, little)]
     exposure = recommendations.exposure
     listed = (*recommendations.shown, *within_noise, *little)
@@ -537,10 +579,6 @@ def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
             longest_ns = longest_saving(changes, step_ns)
             rows = [opportunity_of(change, step_ns, longest_ns) for change in changes]
             yield Fold(summary, [Opportunities(rows)])
-
-
-def _changes(number: int) -> str:
-    return _counted(number, "change")
 
 
 def _counted(number: int, noun: str) -> str:
@@ -555,9 +593,10 @@ def _check_folds(checks: Checks) -> Iterator[Fold]:
         names = ", ".join(checks.passed)
         yield Fold(summary, [Sentence(names)])
     if checks.skipped:
-        n_skipped = len(checks.skipped_rules)
+        # Rules that were skipped for the same reason share a text.
         texts = [run_report.skipped_text(check) for check in checks.skipped]
-        yield Fold(_counted(n_skipped, "skipped check"), [Items(texts)])
+        n_skipped_rules = len(checks.skipped_rules)
+        yield Fold(_counted(n_skipped_rules, "skipped check"), [Items(texts)])
 
 
 def rank_blocks(
@@ -596,8 +635,8 @@ def rank_blocks(
 
 def _step_after(first: Recommendation | None) -> charts.After | None:
     """Return the simulated step time with the first recommendation; None without a simulation."""
-    if first is None or first.low_ns is None:
+    if first is None or first.step_ns is None:
         return None
-    step_ns = first.step_ns or 0.0
-    high_ns = first.high_ns or 0.0
-    return charts.After(step_ns, first.low_ns, high_ns)
+    if first.low_ns is None or first.high_ns is None:
+        return None
+    return charts.After(first.step_ns, first.low_ns, first.high_ns)

@@ -197,7 +197,10 @@ def _host_section(run: Run) -> Iterator[Block]:
 
 
 def _steps_section(run: Run) -> Iterator[Block | Chart]:
-    """Yield step time over steps, then what a step consists of: phases, and idle time by cause."""
+    """Yield step time over steps, phases, counters and memory if recorded, and causes of idle time.
+
+    Phases are NVTX ranges inside of a step, such as the forward pass.
+    """
     (summary,) = run.summary().to_pylist()
     yield Heading("Steps")
     yield from _step_chart(run)
@@ -250,7 +253,7 @@ def _idle_blocks(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
 
 def _ranks_section(run: Run) -> Iterator[Block]:
     """Yield which rank the others wait for; nothing if the job has one rank."""
-    if _is_alone(run):
+    if _is_job_of_one_rank(run):
         return
     (summary,) = run.summary().to_pylist()
     yield Heading("Ranks")
@@ -266,8 +269,8 @@ def _ranks_section(run: Run) -> Iterator[Block]:
         )
 
 
-def _is_alone(run: Run) -> bool:
-    """Tell whether the job has one rank."""
+def _is_job_of_one_rank(run: Run) -> bool:
+    """Tell whether one rank was read, and no more ranks of the job are known."""
     n_job_ranks = run.header.n_job_ranks or 1
     return run.header.n_ranks == 1 and n_job_ranks == 1
 
@@ -279,7 +282,7 @@ def _communication_section(run: Run, costs: Mapping[str, Table]) -> Iterator[Blo
         if text:
             yield Sentence(_sentence(text))
     yield from _collectives(run, costs)
-    if _is_alone(run):
+    if _is_job_of_one_rank(run):
         return
     yield Heading("Interconnect", SUBSECTION)
     not_known = (
@@ -301,19 +304,25 @@ def _collectives(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart
     if not collective_charts:
         yield Sentence(_why_no_collectives(run))
         return
-    measured = "Each column shows how long the collective takes."
-    if any(row["transfer"] is not None for row in medians.rows):
+    is_any_transfer_known = any(row["transfer"] is not None for row in medians.rows)
+    if is_any_transfer_known:
         measured = (
             "Each column shows the transfer time of the collective, and on top of it the "
             "longest time that a rank waits "
             "in it for the others."
         )
-    in_order, *over_size = collective_charts  # The second chart may be missing.
+    else:
+        measured = "Each column shows how long the collective takes."
+    chart_in_order = collective_charts[0]
     hint = f"The collectives are in the order of {whole}. {measured} {medians.note}"
-    yield replace(in_order, hint=hint)
-    for chart in over_size:
+    yield replace(chart_in_order, hint=hint)
+    has_chart_of_sizes = len(collective_charts) > 1
+    if has_chart_of_sizes:
+        chart_of_sizes = collective_charts[1]
         yield Heading("Bus bandwidth by message size", SUBSECTION)
-        yield replace(chart, hint="Each point is a collective, with the medians over steps.")
+        hint_of_sizes = "Each point is a collective, with the medians over steps."
+        yield replace(chart_of_sizes, hint=hint_of_sizes)
+    # There are collectives. So a table is missing only if others may be hidden in CUDA graphs.
     without_table = Sentence(
         "Not known, because CUDA graphs that were captured as a whole may contain more."
     )
@@ -361,7 +370,7 @@ def _about_section(run: Run) -> Iterator[Any]:
 
 
 def _denominator_text(run: Run) -> str:
-    """Return the sentence about what all metrics are means of, unlike those of the overview."""
+    """Return over which ranks and steps the metrics are means, and that the overview differs."""
     if run.header.n_ranks == 1:
         return "These metrics are means over the steps used. The step time is a median."
     return (
@@ -427,27 +436,28 @@ def _step_chart(run: Run) -> Iterator[Block | Chart]:
         rows = charts.step_rows(run.steps(), run.skipped_steps, n_ranks)
     chart = charts.step_chart(rows, has_comm=has_comm, names=run.rank_names)
     if chart is None:
-        which = " with GPU activity"
         if run.is_capture:
-            which = ", because the metrics are of the capture as a whole"
-        yield Sentence(f"There are no steps{which}.")
+            why = "There are no steps, because the metrics are of the capture as a whole."
+        else:
+            why = "There are no steps with GPU activity."
+        yield Sentence(why)
         return
-    # Only a chart whose columns stand for several steps has a caption.
-    has_joined_steps = bool(chart.caption)
+    has_joined_steps = len(rows) > charts.MOST_COLUMNS
     hint = _steps_hint(run, rows, has_joined_steps=has_joined_steps)
     yield replace(chart, hint=hint)
 
 
 def _steps_hint(run: Run, rows: Sequence[Mapping[str, Any]], *, has_joined_steps: bool) -> str:
     """Return how to read the chart of the steps, which has the `rows` of `charts.step_rows`."""
-    which = "the slowest of some consecutive steps" if has_joined_steps else "a step"
-    hint = f"Each column is {which}."
+    column = "the slowest of some consecutive steps" if has_joined_steps else "a step"
     if run.header.n_ranks > 1:
-        hint = (
-            f"Each column is {which}, on its slowest rank. The dots are the ranks, and the "
-            "line is their median."
-        )
-    hints = [hint]
+        hints = [
+            f"Each column is {column}, on its slowest rank.",
+            "The dots are the ranks, and the line is their median.",
+        ]
+    else:
+        hints = [f"Each column is {column}."]
+    # The mark of a step says why the step is not used.
     if any(row["mark"] for row in rows):
         hints.append("Shaded steps are not used.")
     unseen = words.unseen_idle(run)
@@ -481,11 +491,12 @@ def _timeline(
     """Yield the chart with the timelines of up to three steps, or why there is none.
 
     The step closest to the median is drawn first, and the user can choose the others. The chart
-    begins with the first ranks, and a button shows the rest. Its table has the listed ranks.
+    begins with the first ranks, and a button shows the rest of the ranks that the file has. The
+    table of the step has the listed ranks.
     """
     bars = run.timeline()
     ranks = run.ranks["rank"].to_pylist()
-    data = timeline_data(bars, run.steps(), first_ranks, ranks)
+    data = timeline_data(bars, run.steps(), first=first_ranks, listed=ranks)
     if data is None:
         yield Sentence(
             "There is no timeline: the run was saved without one, or no step is complete on "
@@ -499,10 +510,10 @@ def _timeline(
     color_of_line = _add_lanes(run, [median, *more_timelines])
     choices = [_choice(run, median, listed_ranks)]
     choices += [_choice(run, timeline, first_ranks) for timeline in more_timelines]
-    n_drawn = len(data["ranks"])
+    n_in_file = len(data["ranks"])
     left_out = ""
-    if n_drawn < len(ranks):
-        left_out = f"{n_drawn} of {len(ranks)} ranks are in this file. --perfetto writes all."
+    if n_in_file < len(ranks):
+        left_out = f"{n_in_file} of {len(ranks)} ranks are in this file. --perfetto writes all."
     whole = "capture" if run.is_capture else "step"
     drawn_steps = [data, *data["others"]]
     legend = _timeline_legend(drawn_steps)
@@ -519,7 +530,8 @@ def _timeline(
         legend=legend,
         has_zoom=True,
         choices=choices,
-        n_more=n_drawn - data["n_shown"],
+        # The ranks behind the button.
+        n_more=n_in_file - data["n_shown"],
         hint=_timeline_hint(run, hints),
     )
 
@@ -563,30 +575,31 @@ def _timeline_legend(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]
 def _choice(run: Run, timeline: _DrawnTimeline, listed_ranks: Sequence[int]) -> Choice:
     """Return the button, the text and the table of one timeline.
 
-    What is known of the collectives of its step is added to the data of the timeline.
+    The data of the timeline get facts about the collectives of its step, and the names of ranks.
     """
-    which, data, bars, lanes = timeline
-    step = data["step"]
-    data["collectives"] = charts.collective_facts(run.collectives(), step)
-    data |= charts.names_in_data(run.rank_names)
-    steps_used = "" if which == _ONLY_STEP else " of the steps used"
-    texts = [_gap_text(run, data), _hidden_phases_text(run, step, bars)]
+    step = timeline.data["step"]
+    timeline.data["collectives"] = charts.collective_facts(run.collectives(), step)
+    timeline.data.update(charts.names_in_data(run.rank_names))
+    texts = []
     if not run.is_capture:
-        texts.insert(0, f"Step {step}: {which}{steps_used}.")
+        among_steps = "" if timeline.words == _ONLY_STEP else " of the steps used"
+        texts.append(f"Step {step}: {timeline.words}{among_steps}.")
+    texts.append(_gap_text(run, timeline.data))
+    texts.append(_hidden_phases_text(run, step, timeline.bars))
     text = " ".join(filter(None, texts))
     table = timeline_table(
-        bars,
+        timeline.bars,
         run.steps(),
         listed_ranks,
         is_capture=run.is_capture,
         names=run.rank_names,
-        other_fields=lane_fields(lanes),
+        other_fields=lane_fields(timeline.lanes),
     )
-    return Choice(step, which, [text], table)
+    return Choice(step, timeline.words, [text], table)
 
 
 def _gap_text(run: Run, data: Mapping[str, Any]) -> str:
-    """Return where the longest time without compute is; ``""`` if no such time is drawn."""
+    """Return where the longest gap between compute is; ``""`` if no gap is drawn."""
     gap = data["stretch"]
     if not gap:
         return ""
@@ -624,9 +637,9 @@ def _hidden_phases_text(run: Run, step: int, bars: pa.Table) -> str:
 def _more_timelines(run: Run, data: Mapping[str, Any], ranks: list[int]) -> list[_DrawnTimeline]:
     """Return the timelines of the slowest and the fastest step used, on some ranks.
 
-    `data` are those of the step that is drawn first. A step is left out if it takes as long as that
-    one, or if its bars would exceed `MOST_BARS`. There are none for a very long run, or a run that
-    was saved without its operations.
+    `data` has the step that is drawn first. Another step is left out if it takes as long as that
+    step, or if the page would have more than `MOST_BARS` bars with it. A run with very many kernels
+    has no more timelines, and neither has a run that was saved without its operations.
     """
     rows = charts.step_rows(run.breakdown(), skipped=[], n_ranks=0)
     wall_ns_of_step = {row["step"]: row["wall_ns"] for row in rows}
@@ -646,9 +659,10 @@ def _more_timelines(run: Run, data: Mapping[str, Any], ranks: list[int]) -> list
         except DatasetError:
             # The run was saved without its operations.
             return []
-        step_data = timeline_data(bars, run.steps(), ranks, [])
+        step_data = timeline_data(bars, run.steps(), first=ranks, listed=[])
         if step_data is None:
             continue
+        # Less than 0 if the step does not fit. Then the next step does not fit either.
         n_free_bars -= n_bars(step_data)
         if n_free_bars >= 0:
             timeline = _DrawnTimeline(which, step_data, bars, _lanes(run, step, ranks))
@@ -749,8 +763,9 @@ def _delay_fields(rows: Sequence[Mapping[str, Any]], n_steps: int) -> Iterator[F
 def idle_table(steps: StepsTable, unseen: str = "", whole: str = "step") -> Table | None:
     """Return the table of idle time by cause, the largest first; None if no cause is known.
 
-    The times are means over the rows of `steps`. A capture as a `whole` has one row per rank. What
-    is `unseen` makes the times lower bounds.
+    The times are means over the rows of `steps`. `whole` is ``"step"``, or ``"capture"`` if each
+    row is a whole capture on one rank. `unseen` says which idle time is not visible. The known
+    times are lower bounds then.
     """
     idle_times = []
     for cause in IDLE_CAUSES:
@@ -846,7 +861,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
 
 
 def _ranks_read(run: Run) -> str:
-    """Return how many ranks were read, of how many."""
+    """Return how many ranks were read, and of how many if that is known."""
     header = run.header
     if header.has_shared_processes:
         return words.ranks_text(header)

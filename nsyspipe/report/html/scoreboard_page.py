@@ -95,21 +95,20 @@ def _notes(board: Scoreboard) -> list[PageBlock]:
 
 def _results(board: Scoreboard) -> Iterator[PageBlock]:
     """Yield a table of results for each group of runs. Several groups have headings."""
-    kinds = report.rows_by_kind(board)
-    for _, rows, kind_text in kinds:
-        if len(kinds) > 1:
-            yield Heading(kind_text)
-        yield report.results_table(board, rows)
+    groups = report.groups_of(board)
+    for group in groups:
+        if len(groups) > 1:
+            yield Heading(group.title)
+        yield report.results_table(board, group.rows)
 
 
 def _chart(board: Scoreboard) -> Chart:
     """Return the bars of step times, and the speed-ups with their intervals."""
     bars = _bars(board)
-    kinds = report.rows_by_kind(board)
-    over = f"over {board.reference}"
-    is_one_group = len(kinds) == 1
-    if not is_one_group:
-        over = "over the first of its group"
+    groups = report.groups_of(board)
+    has_several_groups = len(groups) > 1
+    over = "over the first of its group" if has_several_groups else f"over {board.reference}"
+    # The heading of a group has no key "is_best".
     has_best = any(bar.get("is_best", False) for bar in bars)
     caption = (
         "Bars: mean of the steps used, on the slowest rank of each step. Dots: speed-up with "
@@ -118,7 +117,7 @@ def _chart(board: Scoreboard) -> Chart:
     )
     if has_best:
         caption += " Bold: the best run of a group."
-    all_rows = itertools.chain.from_iterable(rows for _, rows, _ in kinds)
+    all_rows = itertools.chain.from_iterable(group.rows for group in groups)
     table = _parts_table(list(all_rows))
     height = _FRAME_HEIGHT + _ROW_HEIGHT * len(bars)
     return Chart(
@@ -139,13 +138,13 @@ def _bars(board: Scoreboard) -> list[Mapping[str, Any]]:
     A single group has no heading. A group of one run has no best run.
     """
     bars: list[Mapping[str, Any]] = []
-    kinds = report.rows_by_kind(board)
-    for kind, rows, kind_text in kinds:
-        if len(kinds) > 1:
-            heading = {"heading": kind_text}
+    groups = report.groups_of(board)
+    for group in groups:
+        if len(groups) > 1:
+            heading = {"heading": group.title}
             bars.append(heading)
-        label_of_best = kind.best if len(rows) > 1 else None
-        bars += [_bar(row, is_best=row["label"] == label_of_best) for row in rows]
+        label_of_best = group.kind.best if len(group.rows) > 1 else None
+        bars += [_bar(row, is_best=row["label"] == label_of_best) for row in group.rows]
     return bars
 
 

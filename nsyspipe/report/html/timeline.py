@@ -102,7 +102,7 @@ def timeline_data(
     - ``names``: texts, which bars name by their place.
     - ``ranks``: an entry per drawn rank, sorted by rank, see `_rank_data`. ``isFirst`` tells
       whether it is one of the `first` ranks.
-    - ``stretch``: the longest time without compute on the slowest drawn rank, see `_longest_gap`.
+    - ``stretch``: the longest gap between compute on the slowest drawn rank, see `_longest_gap`.
     - ``n_ranks``: how many ranks have bars, and ``n_shown``: how many of these are `first`.
     """
     if not timeline.num_rows:
@@ -142,7 +142,7 @@ def _n_bars_by_rank(timeline: TimelineTable) -> dict[int, int]:
 
 
 def _step_windows(steps: StepsTable) -> dict[int, _StepWindow]:
-    """Return the windows of a step by rank."""
+    """Return the windows of one step by rank."""
     rows = steps.select(["rank", "start_ns", "end_ns", "compute_ns"]).to_pylist()
     windows = {}
     for row in rows:
@@ -169,9 +169,9 @@ def _rank_data(
 ) -> dict[str, Any]:
     """Return ``rank``, ``window`` and ``lanes`` of a rank, in times since `start_ns`.
 
-    The window is the start and the end of the step. The lanes are the results of `_bars` by name,
-    of the lanes that have bars. If it is not known which kernels are compute, lane ``compute`` is
-    named ``untold``.
+    The window is the start and the end of the step. The lanes are results of `_bars` by the name of
+    the lane. Lanes without bars are left out. If it is not known which kernels are compute, the
+    lane ``compute`` has the name ``untold``, as in the palette.
     """
     is_of_rank = pc.field("rank") == rank
     bars_of_rank = timeline.filter(is_of_rank)
@@ -183,8 +183,8 @@ def _rank_data(
             is_untold = lane == "compute" and not window.is_compute_known
             name = _UNTOLD if is_untold else lane
             lanes[name] = _bars(bars, start_ns)
-    ends = [window.start_ns - start_ns, window.end_ns - start_ns]
-    return {"rank": rank, "window": ends, "lanes": lanes}
+    start_and_end = [window.start_ns - start_ns, window.end_ns - start_ns]
+    return {"rank": rank, "window": start_and_end, "lanes": lanes}
 
 
 def n_bars(data: Mapping[str, Any]) -> int:
@@ -201,11 +201,11 @@ def _n_bars_of_rank(rank: Mapping[str, Any]) -> int:
 def _longest_gap(
     timeline: TimelineTable, rank: int, window: _StepWindow, start_ns: int
 ) -> dict[str, int] | None:
-    """Return ``rank``, ``start`` and ``end`` of the longest time without compute in a window.
+    """Return ``rank``, ``start`` and ``end`` of the longest gap between compute in a window.
 
-    The times are since `start_ns`. The gap is between bars, because no bar joins operations with
-    such a gap. The result is None if the gap is too short to matter, or if it is not known which
-    kernels are compute.
+    The times are since `start_ns`. No gap that matters is inside of a bar, because bars only join
+    operations that are close to each other. The result is None if the longest gap is too short to
+    matter, or if it is not known which kernels are compute.
     """
     if not window.is_compute_known:
         return None
@@ -230,11 +230,17 @@ def _longest_gap(
 def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
     """Return the columns of the bars of a lane, in times since `start_ns`.
 
-    Every lane has ``start``, ``length`` and ``name`` (a place among names, -1 for none). These are
-    what is drawn: a bar may join operations and the gaps between them. Columns that would say
-    nothing are left out: ``busy`` (the time without gaps) if it is always the length, ``n`` (the
-    number of operations) if it is always 1, and ``seq`` (the place of a collective, -1 for none).
-    ``exposed`` and ``wait`` are there if they are known.
+    A bar may join several operations and the gaps between them. Every lane has:
+
+    - ``start`` and ``length`` of each bar.
+    - ``name``: a place among names, -1 for no name.
+
+    A lane has these columns only if they add something:
+
+    - ``busy``: the time without gaps, unless it is the length of all bars.
+    - ``n``: the number of operations, unless it is 1 for all bars.
+    - ``seq``: the place of a collective, or -1, unless it is -1 for all bars.
+    - ``exposed`` and ``wait``: times, if they are known.
     """
     starts_ns = rows["start_ns"].to_numpy()
     lengths_ns = rows["end_ns"].to_numpy() - starts_ns
@@ -245,7 +251,6 @@ def _bars(rows: TimelineTable, start_ns: int) -> dict[str, list[int]]:
         "length": lengths_ns.tolist(),
         "name": names.tolist(),
     }
-    # In many lanes, each bar is one operation, of which length and name tell all.
     busy_ns = _without_nulls(rows["busy_ns"])
     if (busy_ns != lengths_ns).any():
         bars["busy"] = busy_ns.tolist()
@@ -289,10 +294,9 @@ def lane_legend(
 
 
 def _parts_of_comm(bars: Mapping[str, Sequence[int]]) -> set[str]:
-    """Return which parts of communication take time: ``hidden`` and ``transfer``.
+    """Return which of ``hidden`` and ``transfer`` take time in the bars of communication.
 
-    Exposed communication and wait time have lanes of their own. The rest of communication is hidden
-    communication, and transfer time.
+    Hidden communication is what is not exposed. Transfer time is what is not wait time.
     """
     # Without ``busy``, each bar is busy for its whole length.
     busy_ns = sum(bars.get("busy", bars["length"]))
@@ -336,13 +340,14 @@ def timeline_table(
     from its first start to its last end.
     """
     is_drawn_step = pc.equal(steps["step"], timeline["step"][0])
-    steps = steps.filter(is_drawn_step)
-    start_ns = pc.min(steps["start_ns"]).as_py()
-    rows = steps.to_pylist()
+    rows_of_step = steps.filter(is_drawn_step)
+    start_ns = pc.min(rows_of_step["start_ns"]).as_py()
+    rows = rows_of_step.to_pylist()
     if listed is not None:
         rows = [row for row in rows if row["rank"] in listed]
     whole = "capture" if is_capture else "step"
     names = names or RankNames()
+    # Communication that is not known (None) has columns too.
     has_comm = any(row["comm_ns"] != 0 for row in rows)
 
     def window_text(row: Mapping[str, Any]) -> str:
@@ -354,7 +359,7 @@ def timeline_table(
     busy = _busy_fields(timeline, has_comm=has_comm)
     phases = _phase_fields(timeline, start_ns)
     fields = [rank, window, *busy, *phases, *other_fields]
-    note = table_note(len(rows), steps.num_rows)
+    note = table_note(len(rows), rows_of_step.num_rows)
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, note)
 
 

@@ -85,8 +85,8 @@ def add_lanes(
     """Add lanes of what was sampled to `data`, a result of `timeline.timeline_data`.
 
     A rank with samples of counters gets ``counted``: the columns ``start`` and ``length``, and
-    ``values`` with the percent of each counter. If there is any, `data` gets ``counters``: the
-    lanes of counters that any rank has.
+    ``values`` with the percent of each counter. If any rank gets ``counted``, `data` gets
+    ``counters``: the lanes of the counters that were sampled.
 
     A rank with samples of Python gets the lane ``line``, see `_lines`. The labels of its lines are
     added to ``names`` of `data`.
@@ -149,8 +149,8 @@ def _lines(
 ) -> dict[str, Any]:
     """Return the bars of a lane of lines of Python, in times since `start_ns`.
 
-    The labels of the lines are added to `names`. A bar names its label by the place there. A line
-    without a color of its own has the color of all other lines.
+    The labels of the lines are added to `names`. ``name`` of a bar is the place of its label in
+    `names`. Lines without a color of their own share a color.
     """
     labels = _line_labels(lines)
     for label in labels:

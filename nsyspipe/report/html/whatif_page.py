@@ -52,11 +52,11 @@ def whatif_page(answer: WhatIf, run: Run) -> str:
     assumptions = [*report.assumption_blocks(answered, is_verbose=True)][1:]
     introduction = [*_introduction(answer, run, sentences)]
     bars = [*_picture(answer, answered)]
-    picture = Section("Step time after each change", bars, "Changes")
-    findings = Section("Findings and their estimates", _findings(answer, run), "Findings")
+    picture = Section("Step time after each change", bars, short_title="Changes")
+    finding_blocks = _findings(answer, run)
     details = [
-        findings,
-        Section("What the estimates assume", assumptions, "Assumptions"),
+        Section("Findings and their estimates", finding_blocks, short_title="Findings"),
+        Section("What the estimates assume", assumptions, short_title="Assumptions"),
         Section("No estimate", _refused(answer)),
         Section("Notes", [*_notes(answer)]),
     ]
@@ -95,9 +95,9 @@ def _tiles(answer: WhatIf) -> list[Tile]:
     steps = f"median of {answer.n_steps} steps" if answer.n_steps > 1 else "one step"
     captured = _tile("Captured step time", captured_ns, steps)
     tiles = [captured]
-    best = report.best_setting(answer)
-    if best:
-        tiles += _tiles_of_best(best, captured_ns)
+    best = report.change_named_first(answer)
+    if best is not None and best.step_time_ns is not None:
+        tiles += _tiles_of_best(best, best.step_time_ns, captured_ns)
     if answer.limit_step_time_ns is not None:
         meaning = "step time with zero communication time, not a setting"
         limit = _tile("Limit", answer.limit_step_time_ns, meaning)
@@ -105,12 +105,14 @@ def _tiles(answer: WhatIf) -> list[Tile]:
     return tiles
 
 
-def _tiles_of_best(best: Scenario, captured_ns: float) -> list[Tile]:
-    """Return the step time with the best setting, and what it saves."""
+def _tiles_of_best(best: Scenario, step_ns: float, captured_ns: float) -> list[Tile]:
+    """Return the step time with the best setting, and what it saves or loses.
+
+    `step_ns` is the step time with the setting, and `captured_ns` the step time without it.
+    """
     low = ms_text(best.low_ns, _DIGITS_OF_ESTIMATE).removesuffix(" ms")
     high = ms_text(best.high_ns, _DIGITS_OF_ESTIMATE)
-    step_tile = _tile(f"With {best.label}", best.step_time_ns, f"estimated {low} to {high}")
-    step_ns = best.step_time_ns or captured_ns
+    step_tile = _tile(f"With {best.label}", step_ns, f"estimated {low} to {high}")
     difference_ns = abs(captured_ns - step_ns)
     share = difference_ns / captured_ns
     name = "Saved" if step_ns <= captured_ns else "Lost"
@@ -127,7 +129,9 @@ def _tile(name: str, ns: float | None, meaning: str) -> Tile:
 def _picture(answer: WhatIf, answered: Sequence[Scenario]) -> Iterator[PageBlock]:
     """Yield the bars of the captured step and of each change, and which changes have no effect."""
     rows = report.menu_rows(answer, answered, is_verbose=False)
-    if len(rows) > 1:
+    # The first row is the captured step.
+    has_changes = len(rows) > 1
+    if has_changes:
         yield stacked_bars(answer, rows)
     if answered:
         yield from report.without_effect(answer, is_verbose=False)
@@ -203,14 +207,16 @@ def _bar(answer: WhatIf, row: report.MenuRow, longest_ns: float) -> StackedBar:
 def divided_step(answer: WhatIf, row: report.MenuRow) -> list[tuple[str, float]]:
     """Return the parts of the step of a row: categories of the palette, and ns.
 
-    The parts are the step time with zero communication time (the limit), and what communication
-    adds. The step is one part if the limit is not known, if the step time is below it, or if the
-    change is one of the work, which has another limit.
+    The parts are the limit, which is the step time with zero communication time, and what
+    communication adds. The step is one part if the limit is not known, or is above the step time.
+    It is also one part if the row changes the work of a step, because another limit holds then.
+
+    `row` has a step time, so it is not the name of a group.
     """
     step_ns = row.step_time_ns or 0.0
     limit_ns = answer.limit_step_time_ns
-    changes_work = not _CHANGES_OF_WORK.isdisjoint(row.knobs)
-    if limit_ns is None or step_ns < limit_ns or changes_work:
+    has_other_work = not _CHANGES_OF_WORK.isdisjoint(row.knobs)
+    if limit_ns is None or step_ns < limit_ns or has_other_work:
         return [(_WHOLE, step_ns)]
     communication_ns = step_ns - limit_ns
     parts = [(_WORK, limit_ns), (_COMMUNICATION, communication_ns)]

@@ -69,6 +69,7 @@ def _parts_of(path: str) -> list[str]:
 
 
 def _row_step(bracket: str) -> PathStep:
+    """Return the step for the text between two brackets: empty, ``0``, or ``key=value``."""
     if not bracket:
         return EachRow()
     if bracket.isdigit():

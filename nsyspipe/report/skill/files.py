@@ -9,7 +9,7 @@ from typing import Any
 
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.files import check_directory, check_target, writing
+from nsyspipe.report.files import check_place_for_file, check_target, writing
 from nsyspipe.report.skill.fields import jq_filter
 from nsyspipe.report.skill.questions import QUESTIONS, Question
 from nsyspipe.report.skill.text import ProgramHelp, skill_text
@@ -51,16 +51,23 @@ def check_installation(files: Mapping[str, str], directory: Path, *, force: bool
 
 
 def check_separate(files: Mapping[str, str], directory: Path, json_file: str) -> None:
-    """Refuse (OptionError) a JSON document in the place of a file of the skill or its directory."""
-    place = Path(os.path.realpath(directory))
-    taken = [place, *place.parents, *(Path(os.path.realpath(place / name)) for name in files)]
-    if Path(os.path.realpath(json_file)) in taken:
+    """Refuse (OptionError) a JSON document whose path the skill needs.
+
+    The skill needs the paths of its files, of its directory, and of all directories above.
+    """
+    skill_directory = Path(os.path.realpath(directory))
+    skill_paths = [Path(os.path.realpath(skill_directory / name)) for name in files]
+    needed_paths = [skill_directory, *skill_directory.parents, *skill_paths]
+    if Path(os.path.realpath(json_file)) in needed_paths:
         problem = f"both write to {json_file}"
         raise OptionError("--json and --install", problem, fix="use a different file for --json")
 
 
 def _check_files(files: Mapping[str, str], directory: Path, *, force: bool) -> None:
-    """Do what `check_installation` does. Raises OSError for a place that cannot be looked at."""
+    """Refuse (OutputError) files that may not be replaced.
+
+    Raises OSError for a path that cannot be looked at.
+    """
     if directory.exists() and not directory.is_dir():
         raise OutputError(str(directory), "is not a directory", fix="--install DIR")
     for name in files:
@@ -69,6 +76,7 @@ def _check_files(files: Mapping[str, str], directory: Path, *, force: bool) -> N
             raise OutputError(str(target), "is a link", fix=f"remove {target}")
         if target.exists() and not force:
             raise OutputError(str(target), "exists", fix="--force, or another directory")
+        # Some files are not replaced even with --force.
         check_target(target, [], may_replace=lambda: force)
 
 
@@ -85,11 +93,13 @@ def install(files: Mapping[str, str], directory: Path, *, force: bool) -> list[P
         raise OutputError(str(directory), problem, fix="another directory") from error
     paths = [directory / name for name in files]
     with ExitStack() as stack:
-        opened = []
+        # All files are opened before the first one is written, so that an error leaves none.
+        opened_files = []
         for path in paths:
-            check_directory(str(path), SKILL_FILE)
-            file = stack.enter_context(writing(path, [], may_replace=lambda: force, is_named=False))
-            opened.append(file)
-        for file, text in zip(opened, files.values(), strict=True):
+            # The directory may have changed since `check_installation`.
+            check_place_for_file(str(path), SKILL_FILE)
+            output = writing(path, inputs=[], may_replace=lambda: force, is_named=False)
+            opened_files.append(stack.enter_context(output))
+        for file, text in zip(opened_files, files.values(), strict=True):
             file.write(text.encode())
     return paths

@@ -21,7 +21,10 @@ class ProgramHelp:
 
 
 def skill_text(program: ProgramHelp) -> str:
-    """Return the skill."""
+    """Return the text of SKILL.md.
+
+    The template has a placeholder in double braces for each part, for example ``{{version}}``.
+    """
     text = _TEMPLATE.read_text(encoding="utf-8")
     parts = {
         "version": __version__,
@@ -30,11 +33,13 @@ def skill_text(program: ProgramHelp) -> str:
         "questions": "\n".join(_questions_table()),
     }
     for name, part in parts.items():
-        text = text.replace(f"{{{{{name}}}}}", part)
+        placeholder = "{{" + name + "}}"
+        text = text.replace(placeholder, part)
     return text
 
 
 def _commands_table(commands: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of the table of commands."""
     yield "| command | what it does |"
     yield "|---|---|"
     for name, meaning in commands.items():
@@ -42,6 +47,7 @@ def _commands_table(commands: Mapping[str, str]) -> Iterator[str]:
 
 
 def _questions_table() -> Iterator[str]:
+    """Yield the lines of the table of questions."""
     yield "| command | question | field | unit | do not answer |"
     yield "|---|---|---|---|---|"
     for question in QUESTIONS:
