@@ -783,8 +783,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of it with equal kernels "
-            "without communication)"
+            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of it with equal "
+            "kernels without communication)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
