@@ -548,20 +548,23 @@ class Judgement(Struct, frozen=True, dict=True):
         the minimum effect. "no change" if the whole interval is within the minimum effect. Else
         "inconclusive".
 
-        Two cases are "inconclusive" whatever the interval is. In one, the differences of means and
-        of medians have opposite signs, and one of them is at least the minimum effect. (If both are
-        smaller, their signs do not matter.) In the other, the interval rests on steps that do not
-        overlap, and the gap between the sides is below the minimum effect.
+        The verdict is "inconclusive" whatever the interval is if the differences of means and of
+        medians have opposite signs, and one of them is at least the minimum effect. (If both are
+        smaller, their signs do not matter.)
+
+        An interval may rest on steps that do not overlap. If the gap between the sides is below the
+        minimum effect, the interval shows no change that counts. It can still be "no change".
         """
         delta = self.difference.delta
         low = self.difference.low
         high = self.difference.high
         if delta is None or low is None or high is None:
             return "inconclusive"
-        if self._is_opposed or self._is_gap_too_small:
+        if self._is_opposed:
             return "inconclusive"
         is_zero_excluded = not low <= 0 <= high
-        if is_zero_excluded and abs(delta) >= self.min_effect:
+        is_change_shown = is_zero_excluded and not self._is_gap_too_small
+        if is_change_shown and abs(delta) >= self.min_effect:
             return self._name_of_change(delta)
         is_within_effect = -self.min_effect <= low and high <= self.min_effect
         return "no change" if is_within_effect else "inconclusive"

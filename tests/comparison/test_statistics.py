@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.summary import evenness
+from nsyspipe.comparison.separation import Separation
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 from nsyspipe.comparison.student_t import critical_value, two_sided_tails
 
@@ -357,3 +358,14 @@ def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
         assert tails == pytest.approx(
             [1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12
         ), t
+
+
+# The smallest difference of two steps is 0.4, or 1.4. The largest is 1.2, or 2.2.
+@pytest.mark.parametrize(("apart", "said"), [(0.4, NO_CHANGE), (1.4, INCONCLUSIVE)])
+def test_of_steps_that_do_not_overlap_a_small_gap_shows_no_change_that_counts(apart, said):
+    steps = [100 + 0.1 * (number % 5) for number in range(40)]
+    found = difference(steps, [value + 0.4 + apart for value in steps])
+    separated = replace(
+        found, low=apart, high=apart + 0.8, separation=Separation(low=apart, high=apart + 0.8)
+    )
+    assert Judgement(separated, min_effect=2).verdict == said
