@@ -40,11 +40,11 @@ def annotate(
     reading: OneRunOptions,
     running: RunningOptions,
 ) -> None:
-    """Copy reports with steps, exposed communication, wait time and findings as ranges.
+    """Copy reports, and add ranges for steps, exposed communication, wait time and findings.
 
-    Open a copy in Nsight Systems, and expand Target (0:0) at the top. annotate never changes the
-    report itself, and replaces no file. It needs the program ImportNvtxt, which is a part of Nsight
-    Systems.
+    To see the ranges, open a copy in Nsight Systems, and expand Target (0:0) at the top. annotate
+    never changes the report itself, and replaces no file. It needs the program ImportNvtxt, which
+    is a part of Nsight Systems.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ _COMMANDS: dict[Callable[..., None], str] = {
     compare: "Compare several runs: which run is fastest?",
     whatif: "Predict the step time after a change of the communication.",
     dashboard: "Write a dashboard of all saved runs.",
-    annotate: "Copy reports with what was found as ranges, for Nsight Systems.",
+    annotate: "Copy reports, and add ranges with what was found, for Nsight Systems.",
     redact: "Copy reports without host names, user names and paths.",
     schema: "Explain every table and column.",
     explain: "Explain a finding, a note, a metric or a term.",

@@ -9,8 +9,8 @@ from nsyspipe.cli.options import INPUT
 from nsyspipe.errors import OptionError
 
 _ROOT = (
-    "Directory that agents may read, with all below it. Repeat the option for more. Relative paths "
-    "of agents are below the first."
+    "Directory that agents may read, with all below it. Repeat the option for more directories. "
+    "Relative paths of agents start at the first directory."
 )
 _PACKAGES = {"anyio", "mcp"}
 
@@ -21,7 +21,7 @@ def mcp(
         typer.Option("--root", metavar="DIR", help=_ROOT, rich_help_panel=INPUT),
     ] = None,
 ) -> None:
-    """Serve four tools that only read to agents: analyze, diff, whatif and query.
+    """Serve agents four read-only tools: analyze, diff, whatif and query.
 
     The server uses the Model Context Protocol (MCP) on standard input and output. It reads only
     files below its roots, and writes no file. It needs the extra mcp of nsyspipe.

@@ -55,10 +55,10 @@ _FLOPS = (
     "example 9.483e12."
 )
 _PEAK = (
-    "Datatype of the matrix multiplications, for the dense peak that MFU is a share of. By "
-    "default, the names of the kernels show it."
+    "Datatype of the matrix multiplications. MFU is a share of the dense peak for this datatype. "
+    "By default, the names of the kernels show the datatype."
 )
-_FROM_SIDECAR = "[default: from the sidecar]"
+_FROM_SIDECAR = "[default: from the launcher's NAME.capture.json]"
 _DATATYPES = "fp32|tf32|bf16|fp16|fp8"
 _OF_WHICH_RUNS = (
     "The value holds for all runs, or for the run with that label. Repeat the option for other "
@@ -326,7 +326,8 @@ class ReadingOptions:
     data: str | None = _phase("data")
     comm_kernel: str | None = option("Communication kernels in addition to NCCL kernels.", "REGEX")
     skip_first: str = option(
-        "Complete warm-up steps to skip. 'auto' skips the first, if another step remains.",
+        "Number of complete steps to skip as warm-up. 'auto' skips the first, if another step "
+        "remains.",
         "N|auto",
         default=AUTO,
     )

@@ -310,7 +310,7 @@ def _nsys_words(run: Run) -> dict[str, str]:
 def _commit(capture: RunCapture) -> str | None:
     if not capture.git_commit:
         return None
-    changes = " with changes" if capture.git_is_dirty else ""
+    changes = " with uncommitted changes" if capture.git_is_dirty else ""
     return f"{capture.git_commit}{changes}"
 
 

@@ -36,8 +36,8 @@ MEAN = "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
-    "Student t for steps with AR(1) correlation of any strength from 0 to 0.97 (Zellner and Tiao "
-    "1964, Berger et al. 1999)"
+    "Student t for steps that depend on the step before, with any correlation from 0 to 0.97 "
+    "(AR(1), Zellner and Tiao 1964, Berger et al. 1999)"
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"

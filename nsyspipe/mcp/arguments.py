@@ -70,7 +70,8 @@ class Reading(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
         Meta(description="Approximate number of captured steps, for repetition."),
     ] = None
     skip_first: Annotated[
-        _AtLeastZero | None, Meta(description="Complete warm-up steps to skip. Without it: auto.")
+        _AtLeastZero | None,
+        Meta(description="Complete steps to skip as warm-up. Without it: auto."),
     ] = None
     ranks: Annotated[
         str | None, Meta(description="Read only these ranks, such as 0-7,63. Others are missing.")

@@ -572,7 +572,7 @@ _OTHER_FIGURES = (
         unit="ns",
         better="lower",
         label="Straggler delay",
-        short="straggler delay",
+        short="delay caused",
         meaning="mean per step, only the latest rank of a step counts",
         definition=(
             "The longest delay of each step, assigned to the rank that caused it and averaged "

@@ -349,7 +349,7 @@ _KINDS = (
         severity="info",
         message=(
             "no NVTX range marks backward. nsyspipe assumes that backward runs while autograd's "
-            "thread launches kernels and the training loop's thread does not"
+            "thread launches kernels and the training loop's thread launches none"
         ),
         fix="wrap loss.backward() in an NVTX range named 'backward'",
     ),
@@ -472,15 +472,15 @@ _KINDS = (
     ProblemKind(
         code="work-replaced",
         severity="info",
-        message="{option} {asked} replaces the value of the sidecar: {values}",
+        message="{option} {asked} replaces the value of the sidecar (NAME.capture.json): {values}",
         fix="leave out {option} to use the sidecar",
     ),
     ProblemKind(
         code="work-differs",
         severity="warning",
         message=(
-            "the sidecars have different {what} per step ({values}), but this is a number of the "
-            "whole job. {what} per second are not available"
+            "the sidecars (NAME.capture.json) have different {what} per step ({values}), but this "
+            "is a number of the whole job. {what} per second are not available"
         ),
         fix="pass {option} N",
     ),
@@ -867,19 +867,20 @@ _KINDS = (
             "{file} belongs to another capture with the same name ({reason}), so nsyspipe ignores "
             "this file"
         ),
-        fix="keep the sidecar with the reports of its capture",
+        fix="keep the sidecar (NAME.capture.json) with the reports of its capture",
     ),
     ProblemKind(
         code="conflicting-sidecars",
         severity="warning",
         message="{files} disagree about {of}, so nsyspipe uses none of these files",
-        fix="keep only the sidecar that was written with the reports",
+        fix="keep only the sidecar (NAME.capture.json) that was written with the reports",
     ),
     ProblemKind(
         code="sidecar-file-unusable",
         severity="warning",
         message=(
-            "the sidecar of the capture names {file}, but nsyspipe cannot use this file ({reason})"
+            "the sidecar (NAME.capture.json) names {file}, but nsyspipe cannot use this file "
+            "({reason})"
         ),
         fix="pass the paths of the files with --nccl-log and --topology",
     ),
@@ -888,7 +889,7 @@ _KINDS = (
         code="step-pattern-ignored",
         severity="info",
         message=(
-            "the sidecar of the capture gives the step pattern {pattern}, but {why}. nsyspipe "
+            "the sidecar (NAME.capture.json) gives the step pattern {pattern}, but {why}. nsyspipe "
             "found the steps by the names of the ranges"
         ),
         fix="pass --step REGEX if these are not the steps that you want",
@@ -1109,7 +1110,7 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} (the sum over ranks), but "
+            "CUDA calls allocate or free GPU memory in {n:step|steps} (all ranks together), but "
             "nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
@@ -1206,8 +1207,8 @@ OF_FILES_BESIDE = (
 )
 # What nsyspipe takes for backward if no range marks it, in a few words.
 BACKWARD_SOURCES = {
-    "backward-by-thread": "backward by autograd's thread",
-    "backward-by-operators": "backward by autograd's operators",
+    "backward-by-thread": "backward found by autograd's thread",
+    "backward-by-operators": "backward found by autograd's operators",
 }
 IN_GRAPHS = "backward-in-graphs"
 NO_SIZES = "no-message-size"

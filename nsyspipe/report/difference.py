@@ -17,6 +17,8 @@ from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.facts import (
     COMMANDS,
+    DELAYS,
+    EXPORTER,
     LINK,
     MEASURED,
     NCCL_SETTINGS,
@@ -114,6 +116,8 @@ _SHOWN_AS = {
     "DtoD bytes per step": "D2D bytes per step",
     "message bytes per step": "message sizes per step",
     "mean message of a collective": "mean message size",
+    DELAYS: "straggler delay",
+    EXPORTER: "nsys version of the export",
     "longest delay of a step by a rank": "straggler delay",
     "steps in the figures": "steps used",
     "copies on the device": "D2D copies",
@@ -265,7 +269,7 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
-    name_field = Field("of the\nslowest rank", of("name"), "word")
+    name_field = Field("slowest rank\nof each step", of("name"), "word")
     fields = [name_field, *_times("_ns")]
     _before_ns, _after_ns, delta_ns = difference.mean_step_time
     if delta_ns is None:
@@ -736,6 +740,8 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
     return sides_with_data[0] if len(sides_with_data) == 1 else None
 
 
+# What the straggler is called if it is not known, next to its delay.
+_WHICH_STRAGGLER = "which rank is the straggler"
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
 _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
@@ -809,7 +815,7 @@ def _fact_of_one_side(row: Mapping[str, Any]) -> str:
         return f"{row['words']} {value}"
     name = shown_name(row["what"])
     if row["words"] is None:
-        return name
+        return _WHICH_STRAGGLER if row["what"] == STRAGGLER else name
     words = shortened(row["words"], _MAX_ONE_SIDED_FACT_CHARS)
     has_several_words = " " in words
     return f"{name} [{words}]" if has_several_words else f"{name} {words}"
@@ -1322,8 +1328,11 @@ def _gradient_copies_text(gradient_copies: Change, exposed_copies_delta_ns: floa
     """
     copies = _values_text(gradient_copies)
     exposed = f"exposed copies {_short_delta(exposed_copies_delta_ns)}"
-    setting = "as with" if _is_decrease(gradient_copies) else "as without"
-    return f"Also changed: {copies}, {setting} gradient_as_bucket_view=True ({exposed})."
+    is_decrease = _is_decrease(gradient_copies)
+    setting = "With" if is_decrease else "Without"
+    copied = "no such copies" if is_decrease else "such copies"
+    remark = f"{setting} gradient_as_bucket_view=True, DDP makes {copied}."
+    return f"Also changed: {copies} ({exposed}). {remark}"
 
 
 def _is_decrease(change: Change) -> bool:

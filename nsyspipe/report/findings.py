@@ -69,8 +69,8 @@ _LABELS = {
     "copies_beside_no_compute": "exposed gradient copies",
     "left_for_compute": "less, for the compute of the rank that computes least",
     "idle_for_launches": "idle for late launches",
-    "idle_at_late_start": "idle until what was launched late starts",
-    "idle_for_input_and_calls": "idle for input and in blocking calls, while the CPU launches",
+    "idle_at_late_start": "idle from late launches to the start of their kernels",
+    "idle_for_input_and_calls": "idle for data loading or blocking calls, which would begin sooner",
     "left_for_launching": "less, because the fastest CPU takes time to launch a step",
     "fastest_launch": "time of the fastest CPU to launch a step",
     "beside_compute": "concurrent with compute, which stays",
@@ -109,7 +109,7 @@ _LABELS = {
     "left_by_replay": "not saved in the simulation without transfer times",
     "limit_rank": "rank that the bound is of",
     "link_nominal": "peak bandwidth of the interconnect",
-    "longer_window": "longer step of the slowest rank",
+    "longer_window": "step of the slowest rank minus step of the limiting rank",
     "nvlink_nominal": "peak bandwidth of NVLink",
     "overlap_compute_at_most": "compute during communication, at most",
     "overlap_compute": "compute during communication",
@@ -154,6 +154,7 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
+_RAN_BEFORE = "The code that held it ran before, up to this line."
 _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile "
     "--trace=cuda,nvtx,osrt,python-gil."
@@ -460,7 +461,7 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     if line_of_release is not None:
         place = _place_text(line_of_release)
         text += f" nsyspipe knows only where the main thread released the lock: {place}."
-        text += " The code that held it ran before, up to this line."
+        text += f" {_RAN_BEFORE}"
     return text
 
 
@@ -520,8 +521,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     holder = evidence.get(LOCK_HOLDER_LINE)
     if holder is not None:
         place = _place_text(holder)
-        text += " Meanwhile, another thread held it. That thread released the lock at"
-        text += f" {place}, {_steps_text(holder)}."
+        text += " Meanwhile, another thread held the lock, and released it at"
+        text += f" {place}, {_steps_text(holder)}. {_RAN_BEFORE}"
     return text
 
 

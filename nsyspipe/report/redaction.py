@@ -114,8 +114,8 @@ def _notes(redaction: Redaction) -> Iterator[str]:
     # Other files beside the reports may also be logs that a user shares.
     if files_beside_reports or redaction.has_others_beside:
         yield (
-            "NCCL logs, topology files and sidecars contain host names, addresses and commands, so "
-            "check them before you share them"
+            "NCCL logs, topology files and sidecars (JSON files of launchers) contain host names, "
+            "addresses and commands, so check them before you share them"
         )
 
 

@@ -887,6 +887,8 @@ def _phase_notes(
     if has_steps and has_other_phases:
         has_copies = _has_data_copies(run, rows)
         yield words.WHERE_STEPS_END_WITH_COPIES if has_copies else words.WHERE_STEPS_END
+    elif rows:
+        yield words.IDLE_BEFORE
     host_ns = sum(row["host_ns_per_step"] or 0 for row in rows)
     host_note = words.host_note(run, host_ns)
     if host_note:

@@ -97,7 +97,8 @@ _PHASE_WORDS = {
 # Of a step. Smaller differences of a phase between ranks are not shown.
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
-WHERE_STEPS_END = f"{STEP_ENDS} Idle time counts in the phase of the kernel that ends it."
+IDLE_BEFORE = "Idle time counts in the phase of the kernel that ends it."
+WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
 WHERE_STEPS_END_WITH_COPIES = f"{WHERE_STEPS_END} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -340,7 +341,7 @@ def counter_texts(run: Run) -> list[str]:
         bandwidth = bandwidth_text(bus.bytes_per_s)
         text = f"Counted bus bandwidth: {bandwidth} on {_LINK_WORDS[bus.link]}"
         if bus.ratio is not None:
-            text += f", {bus.ratio:.2f} x that from message sizes"
+            text += f", {bus.ratio:.2f} x the bus bandwidth from message sizes"
         if bus.link == "pcie":
             text += ". PCIe counts headers of packets and other copies too"
         texts.append(text)
@@ -423,7 +424,7 @@ def _commit_text(capture: RunCapture) -> str | None:
         return None
     commits = capture.git_commit.split(", ")
     short_commits = ", ".join(commit[:_COMMIT_DIGITS] for commit in commits)
-    changes = " with changes" if capture.git_is_dirty else ""
+    changes = " with uncommitted changes" if capture.git_is_dirty else ""
     return f"{short_commits}{changes}"
 
 
@@ -782,7 +783,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"({percent_text(compared_share, n_decimals=0)} of it could be compared)"
+            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of it with equal "
+            "kernels without communication)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
@@ -1150,9 +1152,9 @@ def settling_text(
         The end of the sentence, after "would".
     """
     by_steps = _more_steps_text(steps, counts) if steps else ""
-    # These captures have as many steps as now, in contrast to those of the first way.
-    like_these = " like these" if steps else ""
-    by_captures = f"about {captures} captures of each{like_these}" if captures else ""
+    # Such captures have as many steps as now, in contrast to those of the first way.
+    such = "such captures" if steps else "captures"
+    by_captures = f"about {captures} {such} of each side" if captures else ""
     are_captures_cheaper = bool(steps and captures and captures * max(counts) < steps)
     cheaper_first = [by_captures, by_steps] if are_captures_cheaper else [by_steps, by_captures]
     known_ways = [way for way in cheaper_first if way]

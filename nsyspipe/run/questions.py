@@ -98,7 +98,7 @@ _PYTHON_GAPS = {
 # The range of our own captures, which is not a range of the user.
 _CAPTURE_RANGE = "nsyspipe.capture"
 _NAMES_OF_RANK_SOURCES = {
-    "sidecar": "the sidecar of the capture",
+    "sidecar": "the sidecar (NAME.capture.json)",
     "nccl_payload": "NCCL's NVTX payloads",
     "nvtx_mpi": "MPI's thread names",
     "file_name": "the file names",

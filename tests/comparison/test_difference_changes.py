@@ -108,7 +108,7 @@ def test_versions_and_settings_of_the_capture(run):
     )
     assert changes(before, after) == {
         ("versions", "torch"): ("2.4", "2.5"),
-        ("versions", "commit"): ("abc", "abc with changes"),
+        ("versions", "commit"): ("abc", "abc with uncommitted changes"),
         ("capture", "OMP"): ("1", "2"),
         ("capture", "X"): ("1", None),
     }

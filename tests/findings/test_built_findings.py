@@ -65,6 +65,8 @@ def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     expected = {"": 800, "input_": 600, "between_steps_": 100, "launch_": 200}
     expected |= dict.fromkeys(("blocked_", "dependency_", "unknown_"), 0)
     figures = {f"idle_{name}ns_per_step": value for name, value in expected.items()}
+    # All of the bound is idle time of the only rank.
+    figures["saving_ns_per_step_by_part"] = {"idle": 600}
     assert findings(run)["input-bound"]["evidence"] == figures
 
 

@@ -688,8 +688,8 @@ def straggler_table(
     names = names or RankNames()
     fields = [*_straggler_fields(rows, rank_summary, n_steps, names)]
     note = (
-        "Means per step. In each step, the straggler delay counts for the latest rank only. The "
-        "other ranks have 0 for that step."
+        "Means per step. In each step, only the rank that causes the longest delay gets this "
+        "delay. The other ranks have 0 for that step."
     )
     listed_rows = rows[:MAX_LISTED]
     n_more = len(rows) - len(listed_rows)

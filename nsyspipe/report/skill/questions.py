@@ -210,7 +210,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="summary.mfu",
         unit="ratio",
-        abstain="if null: it needs --flops-per-step, or FLOPs in the sidecar",
+        abstain="if null: it needs --flops-per-step, or FLOPs in NAME.capture.json",
     ),
     Question(
         id="memory-headroom",
@@ -218,7 +218,7 @@ QUESTIONS = (
         command=ANALYZE,
         path="ranks[].headroom_bytes",
         unit="bytes",
-        abstain="if null: it needs torch's peaks in the sidecar",
+        abstain="if null: it needs torch's peaks in NAME.capture.json",
     ),
     # Communication.
     Question(
