@@ -117,7 +117,9 @@ def _find_matched_groups(cells: _Cells, n_required: Int64) -> _MatchedGroups:
 def _match_cells(cells: _Cells, groups: _MatchedGroups, n_ranks: int) -> Int64:
     """Return the operations of all collectives of groups with `n_ranks` ranks.
 
-    The result has a row per collective and a column per rank.
+    The result has a row per collective and a column per rank. A cell is one rank of a group. Its
+    operations follow each other in `cells.operations`, from the place `cells.first` on, in the
+    order of the collectives of the group.
     """
     groups_of_size = np.flatnonzero(groups.n_ranks == n_ranks)
     n_collectives = groups.n_collectives[groups_of_size]
@@ -126,8 +128,7 @@ def _match_cells(cells: _Cells, groups: _MatchedGroups, n_ranks: int) -> Int64:
     first_cell = groups.first_cell[group_of_collective]
     # The cells of a group follow each other, one per rank.
     cell = np.add.outer(first_cell, np.arange(n_ranks))
-    place = cells.first[cell]
-    place += number_in_group[:, np.newaxis]
+    place = cells.first[cell] + number_in_group[:, np.newaxis]
     operations: Int64 = cells.operations[place]
     return operations
 

@@ -468,7 +468,10 @@ class _HostRanges(NamedTuple):
 
 
 def _host_ranges(ranges: RangesOfReportTable, codes: Int64, members: Members) -> _HostRanges:
-    """Return all ranges, each with its phase and the last step that has begun before or with it."""
+    """Return all ranges, each with its phase and the last step that has begun before or with it.
+
+    A phase is an index into `PHASES`, called code. `codes` has the phase of each text of a range.
+    """
     starts = ranges["start_ns"].to_numpy()
     n_begun = np.searchsorted(members.starts, starts, side="right")
     return _HostRanges(

@@ -516,8 +516,9 @@ class AnalysisOutputs(Outputs):
     def _steps_of_trace(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
         """Return the first and the last step of the trace; None for all steps.
 
-        `lowest` and `highest` are the first and last step of the run, which replace an end that the
-        user left out. Without them, only the error for a text that is no range is of use.
+        `lowest` and `highest` are the first and last step of the run. They replace an end that the
+        user left out. Before the run is known, a call without them checks the text of the option:
+        it raises an error if the text is no range, and its result means nothing.
         """
         if self.perfetto_steps is None:
             return None

@@ -21,6 +21,7 @@ _WEIGHTS = _NODE_WEIGHTS / 2 * _GRADING * _UNIT_NODES ** (_GRADING - 1)
 # Ends of the pieces, in units of t.
 _PIECE_ENDS = (0.0, 2.0, 7.0, math.inf)
 _MAX_RELATIVE_ERROR = 1e-9
+_LEAST_TAIL_OF_LOG = 1e-9
 _MAX_NEWTON_STEPS = 60
 
 
@@ -100,8 +101,8 @@ def _newton_step(tail: float, slope: float, error: float) -> float:
     """
     if slope <= 0:
         return math.inf
-    safe_tail = max(tail, _MAX_RELATIVE_ERROR)
-    log_ratio = math.log(safe_tail / error)
+    # The logarithm of a tail of 0 would be infinite. The factor `tail` makes the step 0 then.
+    log_ratio = math.log(max(tail, _LEAST_TAIL_OF_LOG) / error)
     return tail * log_ratio / slope
 
 

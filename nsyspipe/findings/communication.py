@@ -330,13 +330,15 @@ class _LimitRows(NamedTuple):
 def _bound_on_slowdown(evidence: Evidence) -> _LimitRows:
     """Return what a step gains at most if communication slows no compute: the smaller bound of two.
 
-    The first bound is the largest ``slowed`` of a rank. The second bound counts waiting, too. It is
-    only used if it is known who waits for whom, and if no stage of a pipeline waits by design::
+    ``wall`` is the window of a rank, and ``slowed`` is how much longer its compute takes because of
+    communication. The first bound is the largest ``slowed`` of a rank.
 
-        max over ranks(wall) - max over ranks(wall - slowed - min(wait, slowed of all other ranks))
+    The second bound counts waiting, too: a rank that waits for slowed ranks waits less if they are
+    not slowed. ``relief`` is how much less at most: the sum of ``slowed`` over all other ranks, but
+    no more than the rank waits. The second bound is only used if it is known who waits for whom,
+    and if no stage of a pipeline waits by design::
 
-    ``wall`` is the window of a rank, and ``slowed`` is how much its compute is slowed. A rank that
-    waits for slowed ranks waits less if they are not slowed.
+        max over ranks(wall) - max over ranks(wall - slowed - relief)
     """
     (hidden_ns,) = evidence.columns("overlap_compute_ns")
     slowed_ns = evidence.slowed_ns(hidden_ns, is_upper_bound=True)

@@ -566,8 +566,8 @@ def _pass_figures(evidence: Evidence, passes: _Passes) -> dict[str, Any]:
 def flat_all_reduce(evidence: Evidence) -> Answer:
     """Fire if all-reduces of gradients span several hosts with several ranks each, and cost much.
 
-    Saving: their `Evidence.exposed_cost`. How NCCL sends data inside of an all-reduce is not
-    recorded, so it does not count.
+    Saving: their `Evidence.exposed_cost`. The path of the data inside of an all-reduce is not
+    recorded. So the rule also fires if NCCL itself reduces within each host first.
     """
     if not evidence.gradient_all_reduces.num_rows:
         return None

@@ -364,14 +364,14 @@ class _CheckedRows(NamedTuple):
 def copy_ranges(copying: Copying) -> None:
     """Copy the NVTX rows, with the texts of ranges and the names that analysis reads.
 
-    A row with a payload keeps its name, or gets a word in place of the name. Analysis tells by
-    whether a row has a name whose payload the row has.
+    A row with a payload and a name keeps the name, or gets a word in its place. It must not lose
+    the name, because analysis takes a payload without a name for one of NCCL.
     """
     for table in copying.tables(versions.NVTX):
         names, payloads = _check_rows(copying, table)
-        # A mark stands for a payload that is not copied.
-        n_marks = [*payloads.values()].count(MARK)
-        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
+        # MARK stands for a payload that is not copied.
+        n_payloads_left_out = [*payloads.values()].count(MARK)
+        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_payloads_left_out, "values")
         # Names of ranges are copied as they are, other names only if they were checked.
         has_ranges = copying.report.has(table, "eventType")
         string_id_of_range = _IF_RANGE.format(number("textId")) if has_ranges else "NULL"

@@ -773,19 +773,21 @@ def _rank_waits(
 def _n_ready_before(
     timeline: RankTimeline, markers: RankMarkers, launch: Int64, wait_start: Int64
 ) -> Int64:
-    """Return how many collectives stand before each wait for a collective.
+    """Return how many collectives stand before the wait for each collective.
 
-    `launch` is the launch of the operation that waits, and its wait starts at `wait_start`.
-    Collectives stand before the wait if they were launched before the operation, or if they were
-    ready before the wait started. A collective of the main stream is followed by its own wait.
+    The result, `launch` and `wait_start` have an entry per collective. An operation waits for the
+    collective: it was launched at `launch`, and its wait starts at `wait_start`. Other collectives
+    stand before this wait if they were launched before the operation, or if they were ready before
+    the wait started. If a collective runs on the main stream (`is_inline`), its wait follows it
+    directly. So it and all earlier collectives stand before the wait.
     """
     comm = timeline.collectives
     n_launched_before = np.searchsorted(comm.launch, launch)
     latest_ready = np.maximum.accumulate(markers.ready)
     n_ready_before = np.searchsorted(latest_ready, wait_start)
     n_before = np.maximum(n_launched_before, n_ready_before)
-    n_up_to_collective = np.arange(comm.launch.size) + 1
-    return np.where(comm.is_inline, n_up_to_collective, n_before)
+    n_with_collective_itself = np.arange(comm.launch.size) + 1
+    return np.where(comm.is_inline, n_with_collective_itself, n_before)
 
 
 def _n_windows_before(

@@ -64,6 +64,7 @@ def _change_lines(run: Run) -> Iterator[str]:
     nothing_to_change = first_screen.nothing_text(run, recommendations, checks)
     if nothing_to_change is not None:
         yield nothing_to_change
+        return
     first = recommendations.first
     (summary,) = run.summary().to_pylist()
     step_ns = mean_step_ns(summary)

@@ -589,7 +589,7 @@ def member_columns(ranges: RangesOfReportTable, members: Members) -> dict[str, A
     """Return the columns that every digest has of its members: ``number`` and host times.
 
     If the members are step ranges, the number is the one in the text of the range. Else they are
-    units of a launch pattern, and are counted from 0.
+    units of a launch pattern, which have no rows in `ranges`, and are counted from 0.
     """
     n_members = members.starts.size
     are_ranges = members.rows.size == n_members

@@ -428,8 +428,9 @@ def digest_hosts(
 ) -> tuple[HostDigest, ...]:
     """Return the digest of each process, with its step ranges of `family`.
 
-    Ranges that never closed end at `open_end_ns`, which is None if all closed. `phase_of_text` has
-    the phase of each range text, as an index into `PHASES`.
+    `hosts` has the ranges of each process, and the families that may be its step ranges. Ranges
+    that never closed end at `open_end_ns`, which is None if all closed. `phase_of_text` has the
+    phase of each range text, as an index into `PHASES`.
     """
     digests = []
     for process_id, (ranges, process_candidates) in hosts.items():
