@@ -275,7 +275,9 @@ def breakdown_of(summary):
 def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
     return verdict(
         SimpleNamespace(
-            header=SimpleNamespace(n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks),
+            header=SimpleNamespace(
+                n_ranks=n_ranks, world_size=n_ranks, n_job_ranks=n_ranks, steps_from="ranges"
+            ),
             is_capture=is_capture,
             summary=lambda: pa.Table.from_pylist([summary]),
             problem_rows=[*problems],
