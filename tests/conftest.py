@@ -33,6 +33,10 @@ SAMPLES = Path(__file__).parent.parent / "sample_reports"
 FROZEN = Path(__file__).with_name("golden") / "frozen"
 WORDS = FROZEN.with_name("words")
 
+# Each worker has a core of its own. A second thread costs more than it saves on small tables.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    pa.set_cpu_count(1)
+
 
 # In CI they are the same each time: what more of them would find they have found.
 N_EXAMPLES = 50 if "CI" in os.environ else 25
