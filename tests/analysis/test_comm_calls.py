@@ -235,6 +235,7 @@ KERNELS = st.builds(
 )
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     st.lists(COPIES, max_size=12),

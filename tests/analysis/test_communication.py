@@ -374,6 +374,7 @@ def events(draw):
     return calls, kernels
 
 
+@pytest.mark.slow
 @given(events())
 def test_any_mixture_is_assigned_as_the_rule_says(mixture):
     calls, kernels = mixture

@@ -64,12 +64,14 @@ def test_an_output_that_is_a_link_to_itself_is_refused(report, option, tmp_path)
     assert link.is_symlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["--version"]])
 def test_a_full_device_is_told(words):
     with Path("/dev/full").open("wb") as full:
         ended(run(*words, stdout=full, stderr=subprocess.PIPE), "No space left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["analyze", "x.sqlite"], ["dashboard", "store"]])
 def test_a_working_directory_that_was_removed_is_told(words, tmp_path):
     gone = tmp_path / "gone"

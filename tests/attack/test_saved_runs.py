@@ -161,6 +161,7 @@ def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
             assert needed in saved_run._IS or of_list in saved_run._OBJECTS, (kind, one.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -551,6 +551,7 @@ class Repository:
         return found.git_commit, found.git_is_dirty
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(GIT is None, reason="no git on this machine")
 def test_no_program_that_a_repository_names_is_started(tmp_path):
     mark = tmp_path / "mark"
@@ -672,6 +673,7 @@ def cells(folder):
     ).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -147,6 +147,7 @@ PUT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), PUT)
 def test_writers_refuse_and_readers_do_not_follow_a_replaced_place(
     runs, both, tmp_path, outside, monkeypatch, attempts, name, kind

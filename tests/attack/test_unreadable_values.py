@@ -9,6 +9,7 @@ from nsyspipe.store.write import save
 from tests.store.store_tools import contents, old_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "is_saved"), [(LARGEST, True), (LARGEST + 1, False)])
 def test_a_value_that_the_reader_refuses_is_not_saved(tmp_path, value, is_saved):
     run = old_run(tmp_path)

@@ -181,6 +181,7 @@ def test_ranges_are_made_in_this_order(run, pinned):
     pinned("launchers/ranges.txt", told)
 
 
+@pytest.mark.slow
 def test_ranges_go_to_torch_before_nvtx_unless_it_lacks_cuda(
     run,
 ):

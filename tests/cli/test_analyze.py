@@ -116,6 +116,7 @@ def figures_of(line):
     return re.findall(r"\d+(?:\.\d+)?", line)
 
 
+@pytest.mark.slow
 def test_the_menu_leads_with_the_largest_change_and_fits(ddp, worded):
     for columns in (40, 92, 100):
         done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
@@ -137,6 +138,7 @@ def test_one_combination_says_what_it_rests_on(ddp, worded):
     worded(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_document_has_the_menu_or_one_combination(ddp):
     found = document_of(ddp)
     assert found["step_time_ns"] == pytest.approx(114.8 * MS)

@@ -179,6 +179,7 @@ def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tm
     assert run("convert", reports).stderr == "3 exported\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["directory", "glob", "files"])
 @pytest.mark.parametrize("name", ["run_{}.sqlite", "reports/run_{}.nsys-rep"])
 def test_analyze_takes_raw_reports_which_a_rank_map_may_name(run, reports, form, name):

@@ -103,6 +103,7 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(
     assert links(site / "index.html") == [f"./pages/{later}.html"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path, worded):
     store, (later, earlier) = saved
     file_of(store, "steps", earlier).resolve().write_bytes(b"")

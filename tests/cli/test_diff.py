@@ -30,6 +30,7 @@ def document(done):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff, worded):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -183,6 +184,7 @@ def test_what_a_table_is_sorted_by_is_shown_however_narrow(beside, monkeypatch):
         assert all(line in shown for line in heading.split("\n")), name
 
 
+@pytest.mark.slow
 def test_runs_of_one_label_are_one_side_in_a_sorted_table(compare, worded):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -100,6 +100,7 @@ def machine_checks(variables):
     return json.loads(nsyspipe_here("doctor", "--json", "-", **variables).stdout)["checks"]
 
 
+@pytest.mark.slow
 def test_one_report_lacking_something_is_named(tmp_path):
     for rank in range(6):
         without = (RUNTIME,) if rank else ()
@@ -184,6 +185,7 @@ def every_option(folder):
     ]
 
 
+@pytest.mark.slow
 def test_one_set_of_options_works_with_both_commands(sick, worded):
     options = every_option(sick)
     assert nsyspipe_here("analyze", sick, *options).returncode == 0
@@ -246,6 +248,7 @@ def test_this_machine_is_checked_without_anything_heavy():
     assert python_run(script).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_path):
     store = shutil.copytree(made / "store", tmp_path / "store")
     listed = json.loads(doctor(store, "--json", "-"))

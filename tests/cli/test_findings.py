@@ -146,6 +146,7 @@ def test_of_a_link_nothing_is_said_where_nothing_is_known(sick, invoke):
     assert link_line(invoke(sick, "-v")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "log", "topology", "rates"),
     [
@@ -269,6 +270,7 @@ def test_a_log_of_some_processes_is_told(real, invoke, tmp_path, worded):
     assert "--nccl-log 'nccl_*.log'" in problem["fix"]
 
 
+@pytest.mark.slow
 def test_a_topology_of_another_machine_is_told(real, invoke):
     found, problems = answer(invoke, real / DDP, *LINK[:2], "--topology", LOGS / "topo-2gpu.txt")
     problem = problems["topology-of-another-machine"]
@@ -278,6 +280,7 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
     assert paths == {(0, 1): "NV18", (1, 2): None, (2, 3): None, (3, 0): None}
 
 
+@pytest.mark.slow
 def test_files_of_this_run_are_used_and_their_settings_documented(real, invoke, worded):
     found, problems = answer(invoke, real / DDP, *LINK)
     assert not {

@@ -289,6 +289,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 
+@pytest.mark.slow
 def test_a_saved_run_can_be_saved_elsewhere_with_all_its_parts(made, results, invoke):
     there = results / "there"
     assert (
@@ -346,6 +347,7 @@ def test_a_trace_of_some_steps_is_smaller_and_unknown_steps_are_refused(
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size, steps
 
 
+@pytest.mark.slow
 def test_a_page_is_opened_after_it_is_written(made, results, call, monkeypatch, worded):
     for command, opens in (("analyze", True), ("whatif", False)):
         page, opened = results / f"{command}.html", []

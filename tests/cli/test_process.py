@@ -135,6 +135,7 @@ def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 
+@pytest.mark.slow
 def test_the_version_is_one_line():
     done = nsyspipe_run("--version")
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -75,6 +75,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_reports_of_ranks_that_are_asked_for_are_read_alone(folder, call, command, worded):
     for run in COMMANDS[command]:
@@ -251,6 +252,7 @@ def test_the_latest_of_a_label_is_meant(named, monkeypatch):
     assert caught.value.subject == "store:night"
 
 
+@pytest.mark.slow
 def test_a_name_that_is_an_id_and_a_label_is_refused_with_a_way_to_name_each(
     named, tmp_path, worded
 ):

@@ -43,6 +43,7 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
     assert described == [(field.name, str(field.type)) for field in answer.schema]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 200])
 @pytest.mark.parametrize("arguments", [(), ("-v",)], ids=["list", "all columns"])
 def test_the_description_fits_the_terminal_and_is_never_too_wide_to_read(arguments, columns):

@@ -52,6 +52,7 @@ def capture(folder, **more):
     return folder
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke, worded):
     captured = capture(tmp_path)
     done = invoke(captured, "-v")
@@ -90,6 +91,7 @@ def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(tmp_path
     assert SECRET not in done.stdout + markdown + html + shown + invoke(captured, "-v").stdout
 
 
+@pytest.mark.slow
 def test_hostile_texts_drive_no_terminal_and_break_no_page(tmp_path, invoke):
     capture(tmp_path, torch_version="\x1b[2J<script>alert(1)</script>|`", git_commit=None)
     assert "\x1b" not in invoke(tmp_path, "--html", tmp_path / "page.html").stdout

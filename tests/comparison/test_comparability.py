@@ -42,6 +42,7 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made, worded):
 
 # Compute of 0.001 ms of a kernel "gemm"; a matrix product of another name may be of another
 # precision.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compute", "kernel", "shared"),
     [
@@ -151,6 +152,7 @@ def test_runs_whose_ranks_share_batches_part_from_others(run, made, before, afte
     assert is_why_told == is_parted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "is_parted", "parallelism"),
     [
@@ -330,6 +332,7 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path, wor
     worded([check.message, row["why"]])
 
 
+@pytest.mark.slow
 def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     run = runs("2gpu-gpt-b25-shm")
     (fix,) = [

@@ -222,6 +222,7 @@ def ms_steps(compute, comm=10, copies=4, idle=6):
     return [[((compute + n % 3) * MS, comm * MS, copies * MS, idle * MS) for n in range(9)]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "part", "delta", "facts"),
     [
@@ -351,6 +352,7 @@ LINK = SimpleNamespace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_link_known", [True, False])
 def test_a_bandwidth_that_was_measured_is_no_cause(tmp_path, is_link_known):
     """4 MB in 2 x 20 ms are 0.1 GB/s, in 2 x 5 ms 0.4 GB/s."""
@@ -363,6 +365,7 @@ def test_a_bandwidth_that_was_measured_is_no_cause(tmp_path, is_link_known):
     assert cause.is_link_compared == is_link_known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "facts", "n_matters"),
     [

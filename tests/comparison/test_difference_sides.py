@@ -21,6 +21,7 @@ def run(made):
     return made(STEPS, STEPS)
 
 
+@pytest.mark.slow
 def test_a_side_is_a_side_a_run_or_a_path(run):
     folder = run.inputs[0].parent
     for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
@@ -59,6 +60,7 @@ def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, 
         compare("nowhere")
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made, worded):
     slower = made(*[[(900 + one, *rest) for one, *rest in STEPS]] * 3)
     found = diff(run, slower)

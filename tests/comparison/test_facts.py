@@ -149,6 +149,7 @@ def test_a_log_of_a_level_without_settings_says_nothing_of_them(run):
     assert state(before, after, "NCCL settings") == ("baseline", None)
 
 
+@pytest.mark.slow
 def test_environments_of_two_reports_that_differ(tmp_path):
     before = run_of(tmp_path / "a", CUDA_DEVICE_MAX_CONNECTIONS=1, TORCH_NCCL_ENABLE_TIMING=1)
     after = run_of(tmp_path / "b", CUDA_DEVICE_MAX_CONNECTIONS=8)
@@ -197,6 +198,7 @@ def test_an_environment_that_a_log_contradicts_is_not_the_same(tmp_path):
     assert state(before, Changed(after, nccl=other), ENVIRONMENT) == ("both", None)
 
 
+@pytest.mark.slow
 def test_environments_that_differ_in_what_logs_compare_are_not_the_same(tmp_path):
     before, after = (
         run_of(tmp_path / "a", NCCL_P2P_DISABLE=1),
@@ -274,6 +276,7 @@ def test_delays_of_one_rank_lack_no_report(tmp_path):
         assert (found[what]["recorded_by"], found[what]["baseline_why"]) == (None, ONE_RANK), what
 
 
+@pytest.mark.slow
 def test_delays_where_only_stages_of_a_pipeline_meet_lack_no_report(runs):
     staged = runs("2gpu-pp")
     found = facts(staged, staged)
@@ -418,6 +421,7 @@ def test_the_rate_of_python_samples_is_read_from_the_options_of_the_capture(
     assert nsyspipe.load(tmp_path, jobs=1).header.python_samplings == samplings
 
 
+@pytest.mark.slow
 def test_drivers_and_traced_events_of_reports_are_compared(tmp_path):
     before = told_run(tmp_path / "a", "580.159.04", "13000", ["NvtxEvents", "Cuda"])
     after = told_run(tmp_path / "b", "570.86", "12080", ["Cuda", "NvtxEvents", "OSRuntime"])
@@ -466,6 +470,7 @@ def test_a_slowdown_is_said_to_be_in_analyze_only_if_it_is(runs, is_found):
     assert any(SLOWED in text for text in texts) == is_found
 
 
+@pytest.mark.slow
 def test_hidden_values_may_have_changed_and_are_not_the_same(tmp_path):
     before, after = (run_of(tmp_path / name, NCCL_IB_HCA=f"secret-{name}") for name in "ab")
     assert ("capture", f"NCCL_IB_HCA{MAY_HAVE}") in changes(before, after)
@@ -473,6 +478,7 @@ def test_hidden_values_may_have_changed_and_are_not_the_same(tmp_path):
     assert "secret" not in repr(changes(before, after))
 
 
+@pytest.mark.slow
 def test_a_saved_run_has_the_environment_of_its_reports(tmp_path):
     before = run_of(tmp_path / "a", CUDA_DEVICE_MAX_CONNECTIONS=1)
     after = run_of(tmp_path / "b", CUDA_DEVICE_MAX_CONNECTIONS=8)
@@ -504,6 +510,7 @@ def causes(before, after):
     return {fact[0]: fact[2:] for fact in cause.facts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slow", "fast"),
     [
@@ -521,6 +528,7 @@ def test_a_costly_setting_of_the_slower_side_is_its_probable_cause(tmp_path, slo
     assert causes(after, before)[name][1] == "1"
 
 
+@pytest.mark.slow
 def test_a_costly_setting_of_the_faster_side_is_no_cause(tmp_path):
     before = run_of(tmp_path / "a", FAST, CUDA_DEVICE_MAX_CONNECTIONS=1)
     after = run_of(tmp_path / "b", SLOW, CUDA_DEVICE_MAX_CONNECTIONS=8)
@@ -535,6 +543,7 @@ def test_what_follows_from_a_setting_of_the_link_is_not_named_beside_it(tmp_path
     assert ("link", "NVLink SHARP") in changes(before, after)
 
 
+@pytest.mark.slow
 def test_a_scoreboard_has_variables_that_differ(tmp_path):
     runs = {
         name: run_of(tmp_path / name, CUDA_DEVICE_MAX_CONNECTIONS=n, NCCL_DEBUG="INFO")

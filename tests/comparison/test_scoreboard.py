@@ -57,6 +57,7 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert found["mean_step_time_ns"] == sum(parts) == 131 * MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "name", "options", "verdict"),
     [
@@ -103,6 +104,7 @@ def test_another_world_size_is_judged_only_within_its_kind(runs):
     assert (found["verdict"], found["peer"], found["why"]) == ("improvement", "slow", None)
 
 
+@pytest.mark.slow
 def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
     first, second = compare(
         {name: runs[name] for name in ("slow", "wide", "again", "wider", "short")}
@@ -177,6 +179,7 @@ def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, name
     assert [kind.peer for kind in forced.kinds] == [names[0]]
 
 
+@pytest.mark.slow
 def test_unknown_compute_is_not_compared_with_known_compute(apart, worded):
     sides = [Side(name, (apart[name],)) for name in ("dark", "dark2", "a")]
     of_both = compare(sides[:2])
@@ -283,6 +286,7 @@ class Damaged(SavedRun):
         )
 
 
+@pytest.mark.slow
 def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
     save(runs["slow"], tmp_path)
     found = compare([Damaged(*find_saved(tmp_path))]).table.to_pylist()[0]

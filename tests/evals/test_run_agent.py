@@ -88,6 +88,7 @@ def check_scores(lines):
 ONLY = ["--only", ",".join(REPLIES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argument", ["", " {prompt}"], ids=["on stdin", "as an argument"])
 def test_an_agent_is_scored(agent, tmp_path, capsys, argument):
     command = agent(REPLIES) + argument

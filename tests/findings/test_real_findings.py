@@ -149,6 +149,7 @@ def test_the_log_settles_what_the_link_of_views_in_buckets_is(runs):
     assert found["compress-gradients"]["saving_ns_per_step"] == exposed
 
 
+@pytest.mark.slow
 def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
     run = runs("ddp-4gpu-after", **AFTER)
     assert run.summary()["overlap_ratio"][0].as_py() > 0.9
@@ -201,6 +202,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PAIRS)
 def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     (name, options, followed), name_after = PAIRS[what]
@@ -213,6 +215,7 @@ def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     assert 0.75 * promised < brought < promised
 
 
+@pytest.mark.slow
 def test_two_exporters_give_the_same_findings_for_single_process_ddp(runs):
     assert findings(runs("ddp-1gpu"))["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
     old, new = (runs(f"ddp-2gpu-bucket100{exporter}") for exporter in ("", "-nsys2025"))
@@ -249,6 +252,7 @@ BY_ROLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_ROLE)
 def test_advice_is_of_what_a_run_has(runs, name):
     run = runs(name)

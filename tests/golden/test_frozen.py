@@ -225,6 +225,7 @@ def test_what_a_run_says_is_what_it_was(run, called, pinned):
     pinned(f"doctor/{run}.txt", called("doctor", *inputs(run)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", some(RUNS))
 def test_every_table_of_a_run_is_what_it_was(run, called, load, pinned):
     whole = load(*inputs(run), jobs=1)
@@ -282,6 +283,7 @@ def test_what_if_answers_what_it_did(run, written, pinned, digested):
         digested(name, {"all": document, "--html": page})
 
 
+@pytest.mark.slow
 def test_schema_is_what_it_was(called, pinned, digested):
     pinned("schema/list.txt", called("schema"))
     pinned("schema/tables.txt", called("schema", "-v"))

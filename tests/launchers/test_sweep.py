@@ -17,6 +17,7 @@ from tests.launchers.jobs import sweep
 BASELINE = ("--cpu", "-o", "s", "--only", "^baseline$")
 
 
+@pytest.mark.slow
 def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
     told = ""
     for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):

@@ -205,6 +205,7 @@ def test_the_launchers_take_the_words_that_documents_give_them(machine):
         assert (answer.status, "error: " in answer.err) == (0, False), line
 
 
+@pytest.mark.slow
 def test_the_example_for_kubernetes_fits_together_and_its_command_is_taken(machine):
     text = (LAUNCHERS.parent / "docs" / "examples" / "kubernetes.yml").read_text(encoding="utf-8")
     service, job = yaml.safe_load_all(text)
@@ -272,6 +273,7 @@ def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(m
     pinned("launchers/nccl_variables.txt", machine.without_places(told))
 
 
+@pytest.mark.slow
 @NO_NSYS
 @pytest.mark.parametrize("words", ["baseline.sh", "ddp.sh", NODE])
 def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(machine, words):
@@ -534,6 +536,7 @@ def test_a_dry_run_prints_the_first_nodes_command_and_missing_parts(machine, wor
     assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
 
 
+@pytest.mark.slow
 def test_a_copied_slurm_script_finds_the_launchers(machine, worded):
     shutil.copy(LAUNCHERS / "slurm.sbatch", machine.work / "copy.sbatch")
     for words in (("--dry-run",), ("--help",)):

@@ -69,6 +69,7 @@ def test_an_answer_has_the_bytes_of_the_command_line(real, monkeypatch, command,
     assert answered(Tools(Roots.of([real])), words[0], **arguments) == printed.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
@@ -150,6 +151,7 @@ def test_an_answer_may_have_as_many_bytes_as_the_limit(tools):
     assert answered(Tools(tools.roots, len(whole)), "analyze", reports=["fast"]) == whole
 
 
+@pytest.mark.slow
 def test_a_larger_answer_is_an_error_with_the_sizes_of_its_keys(tools):
     whole = answered(tools, "analyze", reports=["fast"])
     with pytest.raises(InputError) as error:
@@ -200,6 +202,7 @@ def state_of(folder):
     }
 
 
+@pytest.mark.slow
 def test_nothing_is_written(world, tmp_path, monkeypatch):
     root = tmp_path / "root"
     shutil.copytree(world, root)

@@ -123,6 +123,7 @@ def test_a_value_has_one_hash_per_name_and_key():
     assert of("--x=" + "1" * 5000) == [f"--x={MASK}"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text() | st.from_regex(r"-{0,2}[a-z]{0,3}[=:]?[\w.,/+-]{0,9}", fullmatch=True)))
 def test_who_reads_what_was_written_hides_nothing_more(words):
     written = recorded_command(words, KEY)

@@ -191,6 +191,7 @@ def test_what_was_used_longest_ago_makes_room(reports, tool, cache, monkeypatch,
     assert exports(cache) == sorted([old, new])
 
 
+@pytest.mark.slow
 def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
     monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", "0")
     found = exported_reports([reports])

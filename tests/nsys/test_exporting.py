@@ -229,6 +229,7 @@ REPORTS = {
 }
 
 
+@pytest.mark.slow
 def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, pinned):
     told = ""
     for name, script in FAILURES.items():

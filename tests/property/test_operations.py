@@ -356,6 +356,7 @@ def windows(*rows):
     )
 
 
+@pytest.mark.slow
 @examples(70)
 @given(
     operations(),

@@ -128,6 +128,7 @@ def moved_on(now, work, busy, slow_by):
     return now + work
 
 
+@pytest.mark.slow
 @given(programs(), st.sampled_from((0.0, 0.25, 1.0)), st.sampled_from((0.0, 300.0)))
 def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
     slowing = Slowing(slowdown, delay)
@@ -136,6 +137,7 @@ def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
     )
 
 
+@pytest.mark.slow
 @given(programs())
 def test_settings_side_by_side_do_not_touch_each_other(program):
     settings = [
@@ -149,6 +151,7 @@ def test_settings_side_by_side_do_not_touch_each_other(program):
     )
 
 
+@pytest.mark.slow
 @given(programs())
 def test_a_shift_of_all_clocks_shifts_all_windows_and_no_work_is_lost(program):
     alone, slowed = simulate(

@@ -77,6 +77,7 @@ def test_a_test_that_compares_nothing_does_not_pass(session, tests, outcome, sho
     worded(shown(result))
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_before_it_compares_says_why(session):
     tests = "@pytest.mark.step_time(baseline='slow')\ndef test(step_time): assert 0, 'mine'\n"
     result = session(tests)

@@ -35,6 +35,7 @@ def test_a_test_that_is_skipped_anyway_needs_no_baseline(session):
     assert outcomes(session(tests)) == {"skipped": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "arguments", "outcome"),
     [

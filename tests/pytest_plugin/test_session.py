@@ -76,6 +76,7 @@ def test_workers_tell_a_mistake_in_the_marker(session):
     assert "INTERNALERROR" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_verdict_is_a_property_of_the_test(session, pytester):
     session(marked(FAST, baseline="slow"), "--junitxml=tests.xml")
     assert (

@@ -16,6 +16,7 @@ def test_a_slower_run_fails(comparison):
 
 # 131 ms are 29.7% more than 101 ms. Steps differ by up to 2 ms, so the 95% interval of the change
 # is about 1.5 percentage points wide.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("max_regression", "outcome"),
     [("29%", "failed"), (29, "failed"), ("30%", "skipped"), ("31%", "passed"), (31, "passed")],
@@ -33,6 +34,7 @@ def test_a_regression_of_two_percent_fails_if_no_limit_is_set(session, compariso
     assert outcomes(comparison(SLOW, baseline="fast", max_regression="2%")) == {"failed": 1}
 
 
+@pytest.mark.slow
 def test_a_high_confidence_leaves_the_same_change_undecided(comparison):
     limit = {"baseline": "fast", "max_regression": "31%"}
     assert outcomes(comparison(SLOW, **limit, confidence=0.95)) == {"passed": 1}
@@ -51,6 +53,7 @@ def test_runs_that_are_not_comparable_are_compared_by_force_only(comparison):
     assert outcomes(comparison(wide, baseline="slow", force=True)) == {"passed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("captures", "baseline"), [(SLOW, "fast"), (SHORT, "fast")])
 def test_the_words_are_those_of_the_gate(comparison, made, captures, baseline):
     name = captures.rpartition(" ")[2].strip("'")
@@ -81,6 +84,7 @@ def test_several_captures_are_one_side(session):
     assert outcomes(session(tests)) == {"passed": 1}
 
 
+@pytest.mark.slow
 def test_a_capture_is_also_a_run_or_a_list_of_reports(session):
     files = "sorted((REPORTS / 'fast').glob('*.sqlite'))"
     run = "nsyspipe.load(REPORTS / 'fast', step='step')"
@@ -98,6 +102,7 @@ def test_a_fixture_may_compare(session):
     assert outcomes(session(tests)) == {"passed": 1}
 
 
+@pytest.mark.slow
 def test_the_nearest_marker_counts(session):
     tests = (
         "@pytest.mark.step_time(baseline='fast')\nclass TestStep:\n"

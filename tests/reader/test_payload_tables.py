@@ -128,12 +128,14 @@ def collectives(folder):
     return nsyspipe.load(folder, jobs=1).collectives().to_pylist()
 
 
+@pytest.mark.slow
 def test_a_run_has_the_same_collectives_from_tables_and_from_bytes(tmp_path):
     from_tables = collectives_of(tmp_path / "tables", is_in_table=True)
     assert from_tables == collectives_of(tmp_path / "bytes", is_in_table=False)
     assert {row["message_bytes"] for row in from_tables} == {4096}
 
 
+@pytest.mark.slow
 def test_a_redacted_copy_has_the_payloads_of_the_original(tmp_path):
     original = collectives_of(tmp_path / "tables", is_in_table=True)
     redact(str(tmp_path / "tables"), tmp_path / "copy")

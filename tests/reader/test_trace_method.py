@@ -58,12 +58,14 @@ def runs(folder, *texts):
     return nsyspipe.load(folder, jobs=1)
 
 
+@pytest.mark.slow
 def test_the_line_about_a_run_names_a_hardware_trace_only(tmp_path):
     assert hardware_text(runs(tmp_path / "a", BY_HARDWARE)).endswith(", CUDA traced by hardware")
     assert "traced" not in hardware_text(runs(tmp_path / "b", "Using software CUDA trace."))
     assert "traced" not in hardware_text(runs(tmp_path / "c"))
 
 
+@pytest.mark.slow
 def test_a_saved_run_keeps_the_method(tmp_path):
     run = runs(tmp_path / "a", BY_HARDWARE)
     assert run.header.cuda_traces == ["hardware"]

@@ -191,6 +191,7 @@ def test_redacted_payloads_have_the_same_values_and_counts(tmp_path, some):
     )
 
 
+@pytest.mark.slow
 def test_ranks_from_mpi_thread_names_stay(tmp_path):
     ranks = [
         steady_rank(rank).range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank))
@@ -212,6 +213,7 @@ def test_that_nvtx_was_traced_without_a_range_stays(tmp_path):
     assert "no-nvtx-ranges" in {one["code"] for one in original["problems"]}
 
 
+@pytest.mark.slow
 def test_rare_forms_keep_their_meaning_without_their_words(tmp_path):
     """Graphs, memsets, marks, open ranges; ranks that contradict each other, devices by serial number; WAL, ``_V2``."""
     ranks = [nullable(steady_rank(rank)) for rank in range(2)]
@@ -229,6 +231,7 @@ def test_rare_forms_keep_their_meaning_without_their_words(tmp_path):
     assert (b"private" in data, b"GPU-1234" in data) == (False, False)
 
 
+@pytest.mark.slow
 def test_several_processes_in_a_report_say_the_same(tmp_path):
     builder = steady_rank(0)
     for step in range(4):
@@ -295,6 +298,7 @@ def test_redaction_keeps_variables_and_separates_unknown_models(
     assert after.gpu_names == {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
 
 
+@pytest.mark.slow
 def test_a_report_full_of_secrets_says_the_same(tmp_path):
     secrets = plant(write(tmp_path / "reports") / "run_0.sqlite")
     redact(str(tmp_path / "reports"), tmp_path / "copies")
@@ -321,6 +325,7 @@ def counted_copies(folder, *builders):
     return read(sorted(reports.iterdir())), read(sorted((folder / "copies").iterdir()))
 
 
+@pytest.mark.slow
 def test_counters_are_the_same_also_those_in_the_report_of_another_rank(tmp_path):
     original, copy = counted_copies(tmp_path, *sampled_ranks())
     ranks = set(original.counters()["rank"].to_pylist())
@@ -328,6 +333,7 @@ def test_counters_are_the_same_also_those_in_the_report_of_another_rank(tmp_path
     assert copy.counters().equals(original.counters())
 
 
+@pytest.mark.slow
 def test_counters_of_gpus_without_serial_numbers_are_the_same(tmp_path):
     builders = sampled_ranks()
     for builder in builders:
@@ -356,6 +362,7 @@ def test_the_same_gpu_has_the_same_new_name_in_all_copies(tmp_path):
 
 
 # Names that contain a metric that is read, and names of metrics that are not.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

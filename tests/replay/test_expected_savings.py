@@ -36,6 +36,7 @@ def told(table):
     return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in table.to_pylist()}
 
 
+@pytest.mark.slow
 def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     found = told(loaded(SINGLE.changed(late=(0, LATE))).findings())
     gains = {name: row["expected_ns_per_step"] for name, row in found.items()}
@@ -55,6 +56,7 @@ def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     assert gains["straggler"] == pytest.approx(LATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capture", "files"),
     [("ddp-4gpu-shm", {}), ("ddp-4gpu-shm", SHM), ("ddp-2gpu-straggler", {}), (None, {})],
@@ -135,6 +137,7 @@ def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(
         worded(message, "problem")
 
 
+@pytest.mark.slow
 def test_an_executor_that_was_shut_down_is_done_without(tmp_path):
     reports = SINGLE.write(tmp_path / "run")
     with ThreadPoolExecutor(2) as executor:

@@ -145,6 +145,7 @@ def test_the_capture_its_limit_and_the_least_range_are_told(ask):
                 assert one.low_ns >= found.limit_step_time_ns, one
 
 
+@pytest.mark.slow
 def test_the_link_that_nccl_says_it_uses_gives_what_it_gave(tmp_path):
     run, log = (
         SINGLE.changed(n_ranks=4, late=(0,) * 4).write(tmp_path),
@@ -219,6 +220,7 @@ def test_changes_combine_and_are_named(ask, worded):
     worded(only(ask(SINGLE, bucket_mb=25)).assumptions)
 
 
+@pytest.mark.slow
 def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
     # A model may scale other things by the same kernel: here before each layer, for 7 us.
     class Confusing(Ddp):
@@ -321,6 +323,7 @@ def test_bytes_that_no_link_carries_are_refused(ask, worded):
     worded(raised.value.lines(), "too few")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "begin"),
     [

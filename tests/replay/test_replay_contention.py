@@ -71,6 +71,7 @@ def slowdown_of(found):
 
 
 # Of 200 kernels beside communication 197 have three equal neighbours on either side.
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "percent"), [(1.2, 20), (1.0, 0), (0.9, 0)])
 def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, percent, worded):
     found = measured(factor=factor)
@@ -95,6 +96,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ODD.values(), ids=ODD)
 def test_what_is_odd_is_said_or_not_measured(measured, options, worded):
     worded(measured(**options).scenarios[0].assumptions)

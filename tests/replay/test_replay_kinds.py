@@ -136,6 +136,7 @@ def test_a_link_scales_the_transfer_and_not_the_waiting(written):
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(30 * MS, abs=US)
 
 
+@pytest.mark.slow
 def test_groups_of_ranks_wait_for_their_own_alone(written):
     """Of two groups one is late by 5 ms at the first all-reduce, the other at the second: each loses 5 ms, not 10."""
     ranks = enumerate(
@@ -389,6 +390,7 @@ def test_steps_that_begin_with_what_waits_for_the_step_before_are_refused(writte
     worded(refusal(whatif(run)))
 
 
+@pytest.mark.slow
 def test_gradients_of_an_accumulation_are_sent_once(ask, worded):
     run = SINGLE.changed(n_micro_batches=3)
     found = ask(run, no_sync=True)
@@ -411,6 +413,7 @@ def with_one_launch(rows, length):
     return builders
 
 
+@pytest.mark.slow
 def test_nodes_of_a_graph_are_in_line_or_refused(written, tmp_path, worded):
     found = whatif(written(*with_one_launch(*layers())), bandwidth="2x")
     assert only(found).step_time_ns == pytest.approx(22 * MS + 2 * half(4 * MS), abs=US)

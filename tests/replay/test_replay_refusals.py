@@ -73,6 +73,7 @@ def test_one_rank_of_several_is_answered_what_it_allows(tmp_path, worded):
         worded(by_id[name].refused, name)
 
 
+@pytest.mark.slow
 def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path, worded):
     # Rank 2 is late by all that the others seem to transfer: of that no link and no datatype gives
     # anything back.
@@ -314,6 +315,7 @@ def test_launches_that_are_missing(tmp_path, forgotten, worded):
     worded(refusal(whatif(without_launches(tmp_path, SINGLE.changed(n_steps=20), forgotten))))
 
 
+@pytest.mark.slow
 def test_few_launches_may_be_missing(ask, tmp_path):
     run = SINGLE.changed(n_steps=20)
     # One of the skipped step, and the next: 1 of 504 operations was launched with the one before

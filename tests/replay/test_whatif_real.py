@@ -118,6 +118,7 @@ def test_one_rank_of_four_is_told_what_its_own_copies_cost(real):
     assert found.gain_pct == pytest.approx(0.87, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mib"), [("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)])
 def test_the_own_bucket_size_changes_nothing(runs, name, mib):
     found = whatif(

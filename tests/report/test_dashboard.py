@@ -333,6 +333,7 @@ def test_many_labels_are_a_few_buttons_and_the_text_field(store):
     assert text.count('class="facet-rest"') == 1
 
 
+@pytest.mark.slow
 def test_no_name_is_more_than_text(store):
     for at, name in enumerate(HOSTILE):
         names = dict.fromkeys(("label", "gpu_names", "hosts", "link_kind"), name)

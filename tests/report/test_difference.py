@@ -112,6 +112,7 @@ SPOKEN = [
 ]
 
 
+@pytest.mark.slow
 def test_the_verdict_leads_with_the_figure_that_decides(runs, pinned):
     said = []
     for case in SPOKEN:
@@ -275,6 +276,7 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(
     worded(texts)
 
 
+@pytest.mark.slow
 def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(faster, worded):
     passed, failed = (
         replace(faster, fail_on=fail_on).gate for fail_on in ("regression", "any-change")

@@ -47,6 +47,7 @@ def table_of(difference, caption):
     return next(table for table in tables if table.caption == caption)
 
 
+@pytest.mark.slow
 def test_what_got_worse_is_no_alarm_where_the_verdict_rests_on_something_else(change, tmp_path):
     # 30 ms less of compute, and 14 ms more of idle time.
     slow = plain_run(tmp_path / "slow", [steps(100)] * 2)
@@ -71,6 +72,7 @@ def identity_of_page(path, difference):
     return said.difference_formats(difference)["html"].identity_of(path)
 
 
+@pytest.mark.slow
 def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster, tmp_path):
     page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
@@ -93,6 +95,7 @@ def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, board_r
     ) == drawn.difference_page(faster)
 
 
+@pytest.mark.slow
 def test_names_of_traces_are_only_text(tmp_path, board_runs):
     label = "</title><script>window.attacked=9</script>"
     log, run_id = hostile_log(tmp_path / "nccl.log"), "\"><script>alert('id')</script>\n"
@@ -134,6 +137,7 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
     assert bars[-1] == ("candidate", 0, 91, None)
 
 
+@pytest.mark.slow
 def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
     assert drawn.waterfall(change)["from"] == 0  # 40 of 131 ms are more than a quarter
     before, after = (plain_run(tmp_path / str(compute), [steps(compute)]) for compute in (100, 96))

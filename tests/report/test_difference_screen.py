@@ -37,6 +37,7 @@ def test_the_samples_fit_the_budget_of_lines_and_numbers(samples):
     assert (n_lines <= MOST_LINES, n_numbers <= MOST_NUMBERS) == (True, True), (n_lines, n_numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
 def test_no_line_is_wider_than_the_terminal(samples, width):
     widest = max(map(len, text_of(screen_blocks(samples), width).splitlines()))

@@ -359,6 +359,7 @@ def test_every_document_says_it_of_a_run_without_ranges_and_of_no_other(runs):
         assert json.dumps(documents[0]["run"]["steps_from"]) == f'"{source}"', run
 
 
+@pytest.mark.slow
 def test_steps_of_a_trace_are_steps(runs):
     for run in runs:
         file = io.BytesIO()

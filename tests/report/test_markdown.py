@@ -61,6 +61,7 @@ def many(tmp_path_factory):
     return load(found, tmp_path_factory.mktemp("many"))
 
 
+@pytest.mark.slow
 def test_of_many_ranks_those_that_matter_are_shown(many, worded):
     page = Page(markdown(many))
     rows = {row[0]: row for row in page.tables[1][1:]}

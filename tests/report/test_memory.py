@@ -71,6 +71,7 @@ def test_unknown_peaks_have_no_table(tmp_path):
     assert [*rank_tables(loaded(tmp_path, steady_rank, None, None), 8)] == []
 
 
+@pytest.mark.slow
 def test_a_saved_run_says_the_same(tmp_path):
     run = loaded(tmp_path, freeing_rank, PEAKS)
     save(run, tmp_path / "runs")

@@ -190,6 +190,7 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
     assert any(steady_run.header.label in options.values() for _, _, options in recorder.calls)
 
 
+@pytest.mark.slow
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(steady_run, tmp_path):
     for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         assert export.write(steady_run, tmp_path / name) == tmp_path / name, name
@@ -212,6 +213,7 @@ def test_what_cannot_be_written_is_refused(steady_run, tmp_path, name, steps, wo
     worded(str(caught.value))
 
 
+@pytest.mark.slow
 def test_a_what_if_is_written_as_the_command_writes_it(steady_run, tmp_path, worded):
     answer = nsyspipe.whatif(steady_run)
     for name in ("w.json", "w.md", "w.html"):

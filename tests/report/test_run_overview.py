@@ -190,6 +190,7 @@ def test_recommendations_stand_in_the_order_of_the_terminal(shm):
     assert savings_ns == sorted(savings_ns, reverse=True)
 
 
+@pytest.mark.slow
 def test_everything_that_was_found_is_somewhere_on_the_screen(shm, straggler):
     for run in (shm, straggler):
         blocks = screen_of(run)

@@ -57,6 +57,7 @@ def test_a_timeline_has_the_slowest_and_the_fastest_step(tmp_path, worded):
     assert not choice.search(run_page(load(tmp_path / "store")))
 
 
+@pytest.mark.slow
 def test_a_page_is_complete_and_fetches_nothing(steady_run, tmp_path):
     text = run_page(load(steady_run.inputs[0].parent, run_id='a"<b>'))
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
@@ -76,6 +77,7 @@ def test_a_page_is_complete_and_fetches_nothing(steady_run, tmp_path):
     assert formula in text.replace("&#39;", "'")
 
 
+@pytest.mark.slow
 def test_hostile_names_are_escaped_everywhere(tmp_path):
     log = hostile_log(tmp_path / "nccl.log")
     run = load(write_hostile_run(tmp_path), nccl_log=log, label=HOSTILE[0], run_id=HOSTILE[3])
@@ -119,6 +121,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
 def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, shown):
     for rank, builder in enumerate(RUNS[case]()):
@@ -168,6 +171,7 @@ def test_evidence_that_is_not_known_is_left_out():
     assert list(evidence_rows({"link": None})) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-1gpu"])
 def test_no_two_figures_of_a_finding_have_one_name(name, real):
     for row in load(real.glob(f"{name}_[0-9].sqlite"), jobs=1).findings().to_pylist():
@@ -229,6 +233,7 @@ def test_below_kernels_stands_what_slower_means_where_any_is(
     worded(section_of(run_page(steady_run), "kernels"))
 
 
+@pytest.mark.slow
 def test_of_one_step_and_one_rank_nothing_is_said_of_others(tmp_path, shown, worded):
     builder = TraceBuilder().env(RANK=0).gpu()
     for at in (0, 1000):
@@ -273,6 +278,7 @@ def test_a_straggler_board_counts_per_step():
         ), rows
 
 
+@pytest.mark.slow
 def test_of_graphs_that_were_captured_as_a_whole_the_page_names_the_flag(real, shown, worded):
     text = run_page(load(sorted(real.glob("2gpu-graph_[0-9].sqlite")), jobs=1))
     assert "--cuda-graph-trace=node" in text

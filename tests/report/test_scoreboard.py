@@ -70,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_built_scoreboard_says_in_all_formats_what_it_did(
     case, board_runs, without_gpu, pinned, shown
@@ -94,6 +95,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(board, width):
     assert "\nfast " in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [HOSTILE[at] for at in (2, 5, 8, 9)]
 )  # a tag, a template, directions, controls

@@ -139,6 +139,7 @@ def test_a_rank_alone_that_does_not_communicate_lacks_nothing_of_others(real, wo
     worded(line for name in names for line in lines_of(name, found[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "status", "fix"),
     [

@@ -98,6 +98,7 @@ def test_a_captured_rank_is_one_rank_in_all_captures(tmp_path):
     assert run.summary()["n_summary_steps"].to_pylist() == [9]
 
 
+@pytest.mark.slow
 def test_a_report_per_rank_and_capture_is_a_run_too(tmp_path):
     reports = [
         replace(one, pids=(4000 + rank,), variables=(("RANK", rank), ("WORLD_SIZE", 2)))

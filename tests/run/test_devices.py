@@ -334,6 +334,7 @@ def perfetto(run, folder):
     return (folder / "run.pftrace").read_bytes().decode("latin-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "written",
     [

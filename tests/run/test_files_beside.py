@@ -282,6 +282,7 @@ def test_no_logs_of_a_saved_run_is_refused(tmp_path):
         nsyspipe.load(tmp_path / "store", logs=False)
 
 
+@pytest.mark.slow
 def test_a_saved_run_says_which_files_were_used(tmp_path):
     folder = reports(tmp_path / "a")
     (folder / "run.nccl.log").write_text(log_text())

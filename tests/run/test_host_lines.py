@@ -3,6 +3,7 @@
 import json
 
 import pyarrow.compute as pc
+import pytest
 
 import nsyspipe
 from nsyspipe.findings.host_lines import (
@@ -266,6 +267,7 @@ def test_only_the_json_of_reports_has_whole_paths(tmp_path):
     assert saved.host_lines()["path"].null_count == saved.host_lines().num_rows
 
 
+@pytest.mark.slow
 def test_the_page_and_the_lists_have_the_lines_with_their_texts_escaped(tmp_path):
     builder = planted()
     script = ("<script>", "/home/secret/job/<b>.py", 9)

@@ -367,6 +367,7 @@ def test_a_complete_world_has_no_missing_ranks(steady, tmp_path):
     assert (run.header.world_size, "ranks-missing" in codes(run)) == (None, False)
 
 
+@pytest.mark.slow
 def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path, worded):
     builders = two_ranks()
     for builder in builders:

@@ -251,6 +251,7 @@ def test_the_processes_of_one_report_are_told_apart(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
     names = []
     for place, numbers in enumerate(((0, 3), (1, 2), (4,))):

@@ -22,6 +22,7 @@ def write(tmp_path, **builders):
         builder.write(tmp_path / f"{name}.sqlite")
 
 
+@pytest.mark.slow
 def test_a_rank_map_wins_and_names_reports_by_name_stem_or_path(tmp_path, worded):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]

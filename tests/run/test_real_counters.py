@@ -54,6 +54,7 @@ def test_the_lag_is_that_of_the_oracle(steps, expected):
     assert {row["lag_ns"] for row in steps} == {lag_ns}
 
 
+@pytest.mark.slow
 def test_each_figure_of_each_step_is_that_of_the_oracle(steps, expected):
     figures, _ = expected
     assert len(steps) > 8
@@ -86,6 +87,7 @@ def test_the_sampled_time_is_the_least_of_all_counters(steps, expected):
         assert row["sampled_ns"] == min(sampled_ns for _, sampled_ns in of_counters.values())
 
 
+@pytest.mark.slow
 def test_nvlink_carries_what_the_messages_of_a_step_need(run, steps):
     in_summary = {row["step"] for row in run.steps().to_pylist() if row["in_summary"]}
     sent = [row["nvlink_tx_bytes"] for row in steps if row["step"] in in_summary]

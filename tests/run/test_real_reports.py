@@ -125,6 +125,7 @@ def test_every_step_makes_the_same_and_operations_are_as_many_as_sqlite_counts(r
         assert max(row["start_ns"] for row in own) < min(row["end_ns"] for row in own), step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", each(GROUPS))
 def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs, real, name):
     run = runs(name)

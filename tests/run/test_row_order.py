@@ -96,6 +96,7 @@ def test_rows_in_another_order_give_the_same_bytes(folders, command, tmp_path, m
     assert answers[1:] == answers[:1] * len(others), command
 
 
+@pytest.mark.slow
 def test_a_difference_of_the_same_rows_is_the_same(folders, tmp_path, monkeypatch):
     first, others = folders
     answers = []

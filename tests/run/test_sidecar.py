@@ -296,6 +296,7 @@ def name_files(folder, **more):
     return sidecar(folder, *ranks, file="ddp-2gpu.capture.json", **content)
 
 
+@pytest.mark.slow
 def test_logs_and_topology_of_a_sidecar_are_used_unless_options_win(linked):
     options = {"nccl_log": LOGS / "ddp-2gpu.nccl.log", "topology": LOGS / "topo-2gpu.txt"}
     alone, given = (

@@ -258,6 +258,7 @@ def test_without_steps_nothing_is_known_of_them(tmp_path):
     assert rates(run) == (None,) * 4
 
 
+@pytest.mark.slow
 def test_a_saved_run_has_the_same_work_and_takes_no_options(tmp_path):
     run = loaded(tmp_path, None, flops_per_step=IN_100_NS, peak="tf32", run_id="x")
     save(run, tmp_path / "store")
@@ -285,6 +286,7 @@ def test_an_unknown_datatype_is_refused_and_an_unknown_gpu_has_no_peak(tmp_path)
     assert rates(run)[2] == pytest.approx(5e6)
 
 
+@pytest.mark.slow
 def test_the_largest_counts_do_not_overflow(tmp_path):
     run = loaded(tmp_path, *[{"flops": MAX_COUNT}] * 12, peak="fp32")
     assert rates(run)[2] == pytest.approx(1e24)

@@ -120,6 +120,7 @@ def test_tensor_and_data_groups_of_a_grid_are_kept_apart(tmp_path):
     )  # means of 80 and 60, of 20 and 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "n_more", "n_comm", "percent"),
     [
@@ -293,6 +294,7 @@ def test_clocks_of_nodes_are_recovered_from_few_common_collectives(run):
     )
 
 
+@pytest.mark.slow
 def test_roles_and_waiting_are_as_built(run):
     named = [(row["role"], row["ranks"]) for row in rows_of(run, None)]
     tensor = [",".join(map(str, range(8 * node, 8 * node + 8))) for node in range(N_NODES)]

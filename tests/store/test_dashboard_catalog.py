@@ -140,6 +140,7 @@ def test_a_store_reads_the_same_without_an_index_that_can_be_used(indexed, damag
     assert [*labels_by_time(indexed).values()] == ["of the file"] * 3
 
 
+@pytest.mark.slow
 def test_a_label_of_millions_of_characters_is_cut_in_the_index_and_in_the_run(indexed):
     index, cut = indexed / ".nsyspipe" / "index", "x" * 500
     rewritten(lambda table: table.set_column(2, "label", pa.array(["x" * 5_000_000] * 3)))(index)
@@ -153,6 +154,7 @@ def test_a_label_of_millions_of_characters_is_cut_in_the_index_and_in_the_run(in
     assert nsyspipe.load(indexed, run_id="a").label == cut
 
 
+@pytest.mark.slow
 def test_who_saves_brings_the_index_up_to_date(analyzed, indexed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(indexed / "runs", copy / "runs")

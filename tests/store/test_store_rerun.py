@@ -76,6 +76,7 @@ def test_a_rerun_replaces_its_run_and_touches_no_other(runs, tmp_path):
     assert left_behind(store) == []
 
 
+@pytest.mark.slow
 def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
     old, _, other = runs
     store = stored(tmp_path / "store", old, events=True)
@@ -107,6 +108,7 @@ def test_renaming_a_run_keeps_its_operations(runs, tmp_path):
     assert len(list(found.operations())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
 def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
     runs, tmp_path, options
@@ -118,6 +120,7 @@ def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
     assert "--force" in refused(otherwise, store, "events", "phase_ranges", RUN_ID).fix
 
 
+@pytest.mark.slow
 def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path, worded):
     old, new, other = runs
     store = stored(tmp_path / "store", old, events=True)
@@ -133,6 +136,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path, word
     assert contents(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "damage"),
     [
@@ -215,6 +219,7 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mo
     assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(new.steps())
 
 
+@pytest.mark.slow
 def test_no_more_files_are_a_full_disk_too(runs, mounted, worded):
     disk = mounted("-t", "tmpfs", "-o", "size=10m,nr_inodes=200", "none")
     save(runs[2], disk / "store")
@@ -327,6 +332,7 @@ def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
     assert nsyspipe.load(".").header == runs[2].header
 
 
+@pytest.mark.slow
 def test_a_path_may_be_no_text_and_no_file_is_shared_by_hard_links(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", None)  # there are file systems without them
     store = stored(tmp_path / os.fsdecode(b"st\xffore"), runs[0])
@@ -335,6 +341,7 @@ def test_a_path_may_be_no_text_and_no_file_is_shared_by_hard_links(runs, tmp_pat
     assert {path.stat().st_nlink for path in store.glob("*/*/*.parquet")} == {1}
 
 
+@pytest.mark.slow
 def test_a_plain_copy_without_what_is_hidden_is_a_store(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     save(runs[2], store)

@@ -186,6 +186,7 @@ def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id, wo
         assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header, run
 
 
+@pytest.mark.slow
 def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     report = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
     for run_id, label in (("r-1", "before"), ("r-2", "after")):
