@@ -1207,8 +1207,8 @@ OF_FILES_BESIDE = (
 )
 # What nsyspipe takes for backward if no range marks it, in a few words.
 BACKWARD_SOURCES = {
-    "backward-by-thread": "backward found by autograd's thread",
-    "backward-by-operators": "backward found by autograd's operators",
+    "backward-by-thread": "backward passes found by launches of autograd's thread",
+    "backward-by-operators": "backward passes found by autograd's operators",
 }
 IN_GRAPHS = "backward-in-graphs"
 NO_SIZES = "no-message-size"

@@ -742,6 +742,12 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
 
 # What the straggler is called if it is not known, next to its delay.
 _WHICH_STRAGGLER = "which rank is the straggler"
+_INTERVALS = (
+    "The confidence intervals of the difference take into account that steps may depend on the step "
+    "before."
+)
+# The command that compares several captures of each side.
+SEVERAL_CAPTURES = "nsyspipe diff old=OLD1 old=OLD2 new=NEW1 new=NEW2"
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
 _OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
 
@@ -1135,9 +1141,9 @@ def notes(difference: RunDifference) -> list[str]:
     method = next((row["method"] for row in rows if row["ci_low"] is not None), None)
     if method:
         min_effect = percent_text(difference.rules.min_effect)
-        texts.append(f"Confidence intervals of the difference: {method}.")
+        texts.append(f"{_INTERVALS} Method: {method}.")
         texts.append(f"Unchanged means that the whole confidence interval is within ±{min_effect}.")
-        texts += spread_text(difference, several="LABEL=REPORTS")
+        texts += spread_text(difference, several=SEVERAL_CAPTURES)
     overlap = _overlap_note(difference)
     if overlap is not None:
         texts.append(overlap)
@@ -1172,7 +1178,9 @@ def spread_text(difference: RunDifference, *, several: str) -> list[str]:
     """
     if not is_of_one_capture_each(difference):
         return []
-    return [f"To include the spread between captures, pass several captures as {several}."]
+    return [
+        f"To include the spread between captures, pass several captures of each side: {several}"
+    ]
 
 
 def _overlap_note(difference: RunDifference) -> str | None:

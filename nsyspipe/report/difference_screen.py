@@ -253,7 +253,7 @@ def _notes(difference: RunDifference) -> list[str]:
     texts = []
     if same and not changes:
         texts.append("No other difference was found in what both sides recorded (-v lists it).")
-    texts += full.spread_text(difference, several="LABEL=REPORTS")
+    texts += full.spread_text(difference, several=full.SEVERAL_CAPTURES)
     file = difference.settings.file
     if file:
         texts.append(f"Thresholds from {file}.")

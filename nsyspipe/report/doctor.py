@@ -63,7 +63,7 @@ _MAX_NAMED_REPORTS = 3
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
-    "one_clock": "clock alignment",
+    "one_clock": "clock alignment of ranks",
     "link": "interconnect",
     "message_bytes": "message sizes",
     "trace_values": "--trace values",

@@ -70,7 +70,9 @@ _LABELS = {
     "left_for_compute": "less, for the compute of the rank that computes least",
     "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle from late launches to the start of their kernels",
-    "idle_for_input_and_calls": "idle for data loading or blocking calls, which would begin sooner",
+    "idle_for_input_and_calls": (
+        "idle for data loading or blocking calls, which a faster CPU would reach earlier"
+    ),
     "left_for_launching": "less, because the fastest CPU takes time to launch a step",
     "fastest_launch": "time of the fastest CPU to launch a step",
     "beside_compute": "concurrent with compute, which stays",
@@ -109,7 +111,7 @@ _LABELS = {
     "left_by_replay": "not saved in the simulation without transfer times",
     "limit_rank": "rank that the bound is of",
     "link_nominal": "peak bandwidth of the interconnect",
-    "longer_window": "step of the slowest rank minus step of the limiting rank",
+    "longer_window": "difference of the step times of the slowest and the limiting rank",
     "nvlink_nominal": "peak bandwidth of NVLink",
     "overlap_compute_at_most": "compute during communication, at most",
     "overlap_compute": "compute during communication",
@@ -154,7 +156,7 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
-_RAN_BEFORE = "The code that held it ran before, up to this line."
+_RAN_BEFORE = "Look for the code that held the lock at this line or just before it."
 _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile "
     "--trace=cuda,nvtx,osrt,python-gil."
@@ -162,6 +164,10 @@ _RECORD_LOCK = (
 _MODULE = "<module>"
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
+# Smaller parts of a bound are shown as one number.
+_MIN_NAMED_SHARE_OF_BOUND = 0.01
+# The part "idle" of the bound of `ddp-single-gpu`.
+_IDLE_BESIDES_PAUSES = "idle outside data loading and CPU pauses of 2 ms or more"
 # Parts of a bound that a limit subtracts.
 _LIMIT_PARTS = {"left_for_launching", "left_for_compute"}
 # An estimate below this share of the step time is shown as zero, without a sign.
@@ -479,7 +485,7 @@ def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
     if line is not None:
         yield f"{when} main thread was at {_place_text(line)}, {_steps_text(line)}."
     if innermost is not None:
-        yield f"The code that this line calls was most often at {_place_text(innermost)}."
+        yield f"This line calls other code, which was at {_place_text(innermost)}."
     if function is not None:
         beginning = when if line is None else "The"
         place = _function_text(function)
@@ -516,8 +522,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     if wait_ns == 0:
         return "the launching thread did not wait for it in this idle time."
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
-    text = f"the launching thread waited for it for {ms_text(wait_ns)} per step"
-    text += f", {share} of this idle time."
+    text = f"the launching thread waited {ms_text(wait_ns)} per step for this lock"
+    text += f", {share} of the idle time of this finding."
     holder = evidence.get(LOCK_HOLDER_LINE)
     if holder is not None:
         place = _place_text(holder)
@@ -551,7 +557,7 @@ def capture_notes(run: Run) -> Iterator[Sentence]:
     for row in run.finding_rows:
         if _is_of_capture(row):
             title = _sentence(row["title"])
-            yield Sentence(f"{title}.")
+            yield Sentence(f"{title}.", is_close=False)
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:
@@ -743,21 +749,34 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
 
     A part below 0 is subtracted. If it is a limit, its reason is given in place of its size.
     """
-    added = []
-    subtracted = ""
+    added_ns = {name: ns for name, ns in parts_ns.items() if ns > 0}
+    text = _added_text(added_ns, min_named_ns=_MIN_NAMED_SHARE_OF_BOUND * bound_ns)
     for name, ns in parts_ns.items():
-        label = _label(name)
         is_limit = name in _LIMIT_PARTS
-        if ns > 0:
-            added.append(f"{label} {ms_text(ns)}")
-        elif ns < 0 and not is_limit:
-            subtracted += f", less {ms_text(-ns)} {label}"
-    text = " + ".join(added) + subtracted
+        if ns < 0 and not is_limit:
+            text += f", less {ms_text(-ns)} {_label(name)}"
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
         reasons = ", and ".join(limits)
         text += f", cut to {ms_text(bound_ns)}, because {reasons}"
     return text
+
+
+def _added_text(parts_ns: Mapping[str, float], min_named_ns: float) -> str:
+    """Return parts as a sum. Several parts below `min_named_ns` are one number together."""
+    labels = {name: _label(name) for name in parts_ns}
+    is_without_ddp = "copies_beside_no_compute" in parts_ns
+    if is_without_ddp and "idle" in parts_ns:
+        labels["idle"] = _IDLE_BESIDES_PAUSES
+    named_ns = {name: ns for name, ns in parts_ns.items() if ns >= min_named_ns}
+    if len(named_ns) == len(parts_ns) - 1:
+        # A single small part keeps its name.
+        named_ns = dict(parts_ns)
+    texts = [f"{ms_text(ns)} {labels[name]}" for name, ns in named_ns.items()]
+    unnamed_ns = sum(parts_ns.values()) - sum(named_ns.values())
+    if len(named_ns) < len(parts_ns):
+        texts.append(f"{ms_text(unnamed_ns)} in smaller parts")
+    return " + ".join(texts)
 
 
 def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:

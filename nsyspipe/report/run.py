@@ -88,6 +88,10 @@ _MEANING_OF_TILES = (
     "Times are means over ranks and steps, except the median step time. Percentages are shares of "
     "the step. Those of overlap are shares of total communication."
 )
+_WAITS_AND_DELAYS = (
+    "Wait counts in all collectives of a step. Of the delays in a step, only the longest counts, for "
+    "the rank that caused it."
+)
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
 _IDLE_BEFORE = OTHER_FIGURES["idle_before"]
@@ -264,8 +268,16 @@ def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """
     if extent.is_verbose or do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
+    if extent.is_verbose and _has_waits_and_delays(run):
+        yield blocks.Sentence(_WAITS_AND_DELAYS)
     if has_straggler(run) and not extent.is_verbose:
         yield from map(blocks.Sentence, _straggler_texts(run))
+
+
+def _has_waits_and_delays(run: Run) -> bool:
+    """Tell whether the table of ranks has both wait times and the delays that ranks caused."""
+    rows = _rank_time_rows(run)
+    return _is_known("wait_ns", rows) and _is_known(_DELAY_COLUMN, rows)
 
 
 def _cost_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:

@@ -97,7 +97,7 @@ _PHASE_WORDS = {
 # Of a step. Smaller differences of a phase between ranks are not shown.
 _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
-IDLE_BEFORE = "Idle time counts in the phase of the kernel that ends it."
+IDLE_BEFORE = "Idle time before a kernel counts in the phase of this kernel."
 WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
 WHERE_STEPS_END_WITH_COPIES = f"{WHERE_STEPS_END} Data copies of the next step count in this step."
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"

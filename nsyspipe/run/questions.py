@@ -538,7 +538,9 @@ def _nccl_ranges(report: Examined) -> Answer:
     """Return how many NVTX ranges NCCL has, else why it has none."""
     n_ranges = report.digest.n_nccl_ranges
     if n_ranges:
-        return _have(n_ranges, "ranges")
+        # A single rank calls NCCL too, and NCCL then launches no kernels.
+        noun = "ranges, no kernels: one rank" if report.sends_nothing else "ranges"
+        return _have(n_ranges, noun)
     if report.replays_communication:
         return _size_gap("replayed")
     return Answer(NO, text="none recorded", fix=TRACE_NVTX)
