@@ -332,7 +332,8 @@ class ReadingOptions:
         default=AUTO,
     )
     rank_map: str | None = option(
-        "Rank of each report, or a file of such pairs. For several reports: node1_[0-7].sqlite=8-15.",
+        "Rank of each report, or a file of such pairs. For several reports: "
+        "node1_[0-7].sqlite=8-15.",
         'FILE|"a.sqlite=0,..."',
     )
     ranks: str | None = option(

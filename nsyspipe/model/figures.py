@@ -389,7 +389,7 @@ _RUN_FIGURES = (
         name="idle_dependency",
         unit="ns",
         better="lower",
-        label="Idle: stream dependency / launch latency",
+        label="Idle: stream dependency or launch latency",
         short="idle: stream dependency",
         definition=(
             "Idle time after a kernel was launched, while it waited for another stream or for the "

@@ -743,8 +743,8 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
 # What the straggler is called if it is not known, next to its delay.
 _WHICH_STRAGGLER = "which rank is the straggler"
 _INTERVALS = (
-    "The confidence intervals of the difference take into account that steps may depend on the step "
-    "before."
+    "The confidence intervals of the difference take into account that a step may depend on the "
+    "step before."
 )
 # The command that compares several captures of each side.
 SEVERAL_CAPTURES = "nsyspipe diff old=OLD1 old=OLD2 new=NEW1 new=NEW2"

@@ -127,7 +127,7 @@ def reports_blocks(examination: Examination, *, is_verbose: bool = False) -> Ite
     yield _table(
         "What these reports can answer", _rows(used), name_width, has_all_columns=is_verbose
     )
-    yield Heading("Visible in Nsight Systems, but not used by nsyspipe:", "dim")
+    yield Heading("Only for Nsight Systems (nsyspipe does not use it):", "dim")
     unused_rows = _rows(unused)
     yield _table(
         "Shown by Nsight Systems",

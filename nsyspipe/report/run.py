@@ -89,8 +89,8 @@ _MEANING_OF_TILES = (
     "the step. Those of overlap are shares of total communication."
 )
 _WAITS_AND_DELAYS = (
-    "Wait counts in all collectives of a step. Of the delays in a step, only the longest counts, for "
-    "the rank that caused it."
+    "Wait counts in all collectives of a step. Of the delays in a step, only the longest counts, "
+    "for the rank that caused it."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]

@@ -99,7 +99,10 @@ _MIN_PHASE_DIFFERENCE_SHARE = 0.1
 STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begins."
 IDLE_BEFORE = "Idle time before a kernel counts in the phase of this kernel."
 WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
-WHERE_STEPS_END_WITH_COPIES = f"{WHERE_STEPS_END} Data copies of the next step count in this step."
+WHERE_STEPS_END_WITH_COPIES = (
+    f"{WHERE_STEPS_END} Copies of the next batch to the GPU run before the next step's first "
+    "kernel, so they count in this step."
+)
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
 HOST_NOT_AHEAD = f"{_MORE_ON_HOST} phases are nested, or the CPU takes longer than the GPU."
@@ -783,8 +786,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             ", if communication slows all concurrent compute equally "
-            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of it with equal "
-            "kernels without communication)"
+            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of this compute with "
+            "equal kernels without communication)"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
