@@ -89,8 +89,8 @@ _MEANING_OF_TILES = (
     "the step. Those of overlap are shares of total communication."
 )
 _WAITS_AND_DELAYS = (
-    "Wait counts in all collectives of a step. Of the delays in a step, only the longest counts, "
-    "for the rank that caused it."
+    "Wait counts in all collectives of a step. Only the longest delay of a step counts, for the "
+    "rank that caused it."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
@@ -269,7 +269,7 @@ def _rank_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if extent.is_verbose or do_ranks_differ(run):
         yield rank_time_table(run, extent.n_ranks)
     if extent.is_verbose and _has_waits_and_delays(run):
-        yield blocks.Sentence(_WAITS_AND_DELAYS)
+        yield blocks.Sentence(_WAITS_AND_DELAYS, is_close=False)
     if has_straggler(run) and not extent.is_verbose:
         yield from map(blocks.Sentence, _straggler_texts(run))
 
