@@ -538,8 +538,9 @@ def _nccl_ranges(report: Examined) -> Answer:
     """Return how many NVTX ranges NCCL has, else why it has none."""
     n_ranges = report.digest.n_nccl_ranges
     if n_ranges:
-        # A single rank calls NCCL too, and NCCL then launches no kernels.
-        noun = "ranges, no kernels: one rank" if report.sends_nothing else "ranges"
+        # A single rank calls NCCL too, although NCCL then launches no kernels.
+        is_alone = report.sends_nothing and report.counts.rows[versions.KERNEL] > 0
+        noun = "ranges, no NCCL kernels: one rank" if is_alone else "ranges"
         return _have(n_ranges, noun)
     if report.replays_communication:
         return _size_gap("replayed")
