@@ -104,7 +104,7 @@ class _Waits(NamedTuple):
 def _waited_elsewhere(rows: pa.Table, group: Int64) -> Int64:
     """Return how long the rank of each operation waited in other groups, ns.
 
-    Waiting counts from the last operation of the rank in the same group on.
+    Only waiting since the rank's previous operation in the same group counts.
     """
     start = rows["start_ns"].to_numpy()
     rank = rows["rank"].to_numpy()

@@ -697,7 +697,10 @@ def _source_of_backward(run: Run) -> str:
 
 # --- what was recorded ----------------------------------------------------------------------------
 def _check_recording(sides: Sides) -> Iterator[Check]:
-    """Yield checks of what was recorded, and how much the profiler slowed the program down."""
+    """Yield checks of what was recorded, and how much the profiler slowed the program down.
+
+    The message of a check is `what`, a colon, and what each side has.
+    """
     yield from _message_bytes(sides)
     yield from _profiler_overhead(sides)
     yield from _compare_words(

@@ -274,11 +274,12 @@ def _min_late_ns(sides: Sides) -> float:
 def _comparable_keys(numbers: NumbersOfSides, captures: Sequence[StepTable]) -> list[NumberKey]:
     """Return the keys of the numbers that can be compared.
 
-    They are in the order of their topics. The total of collectives comes before their sorts.
+    They are in the order of their topics. The total of all collectives comes before the numbers of
+    each kind of collective.
 
-    A sort of collective that only one side has is compared too, with 0 on the other side. But
-    inside CUDA graphs that were captured as a whole, a sort is there without being seen. Then only
-    numbers that both sides have are compared.
+    A kind that only one side has is compared too, with 0 on the other side. But CUDA graphs that
+    were captured as a whole hide the kinds inside. If a side has such graphs, only numbers that
+    both sides have are compared.
     """
     if _has_whole_graphs(captures):
         keys = numbers.before.keys() & numbers.after.keys()

@@ -124,8 +124,8 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     cause = _CAUSE_OF_FINDING.get(name)
     if cause is None:
         return {}
-    # Lock waits are known even if the user wants no lines.
-    left_out = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
+    # Empty, unless the user wants no lines. Waits for the lock are known even then.
+    why_no_line = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
     rank = _rank_of(evidence, finding)
     lines = evidence.host_lines
     steps = evidence.steps
@@ -136,13 +136,13 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
     has_lines = _has_known_causes(lines)
     lock_wait_ns = _mean_lock_wait_ns(evidence, question)
     if not has_lines and lock_wait_ns is None:
-        return left_out
+        return why_no_line
     if name == "straggler" and not _is_late_by_idling(evidence, rank, finding):
         return {LINE_UNKNOWN: NOT_WHY_LATE}
     figures = _lock_figures(question, lock_wait_ns)
     if has_lines:
         figures |= _figures_of_lines(question)
-    return figures | left_out
+    return figures | why_no_line
 
 
 def _has_known_causes(lines: pa.Table) -> bool:

@@ -139,6 +139,7 @@ def _hardware_facts(run: Run) -> dict[str, Any]:
     nominal = nominal_speed(gpu_names, path="NV") or nominal_speed(gpu_names, path="PCIe")
     nominal_bytes_per_s = None if nominal is None else nominal.bytes_per_s
     kinds = run.links()["kind"].unique().to_pylist()
+    # Other kinds of links have several generations, so their name stands for no bandwidth.
     known_link = "shm" if kinds == ["shm"] else None
     sizes_recorded_by = _what_records_sizes(run)
     return {

@@ -141,6 +141,7 @@ def examine(
     problems += [*found.sidecars.problems, *problems_of_files]
     run_names = () if gathered.is_one_run else _names_of_runs(files)
     return Examination(
+        # Of the reports, an examination has only the names.
         reports=tuple(names),
         **_versions(gathered.digests),
         capabilities=tuple(capabilities),
