@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tests.cli.tools import environment
@@ -54,4 +55,10 @@ def converse(roots, calls, *, errors=None, **variables):
             name = client.server_info.name
             return Conversation(name, client.instructions, tools, answers)
 
-    return anyio.run(talk)
+    return run_in_thread(talk)
+
+
+def run_in_thread(function, *arguments):
+    """Run an async function in a thread of its own. A browser of other tests has the loop of this thread."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(anyio.run, function, *arguments).result()

@@ -22,9 +22,8 @@ from tests.cli.tools import environment, nsyspipe_here
 from tests.conftest import SAMPLES
 from tests.late_module import LateModule
 from tests.mcp import transcript
-from tests.mcp.conversation import converse
+from tests.mcp.conversation import converse, run_in_thread
 
-anyio: Any = LateModule("anyio")
 server: Any = LateModule("nsyspipe.mcp.server")
 PAGE = SAMPLES.parent / "docs" / "how-to" / "mcp.md"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_mcp")]
@@ -174,7 +173,7 @@ def call_process():
 def analyze_within(process, root, arguments, max_s):
     tools = Tools(Roots.of([root]))
     call = calls.Call("analyze", arguments, AnalyzeArguments, Tools.analyze)
-    return anyio.run(server.answer_within, process, tools, call, max_s)
+    return run_in_thread(server.answer_within, process, tools, call, max_s)
 
 
 def test_a_call_is_ended_at_the_limit_and_the_next_one_is_answered(
@@ -193,7 +192,8 @@ def test_a_process_that_died_is_an_error_and_the_next_call_is_answered(
     monkeypatch.chdir(slow_root)
     tools = Tools(Roots.of([slow_root]))
     killing = calls.Call("analyze", {"reports": ["run"]}, AnalyzeArguments, kill_own_process)
-    assert anyio.run(server.answer_within, call_process, tools, killing, 300.0).is_error
+    died = run_in_thread(server.answer_within, call_process, tools, killing, 300.0)
+    assert died.is_error
     answer = analyze_within(call_process, slow_root, {"reports": ["run"]}, 300.0)
     assert not answer.is_error
 

@@ -39,7 +39,7 @@ torch.distributed.init_process_group = lambda *_, **__: None
 torch.distributed.destroy_process_group = lambda: None
 answers = []
 for words in json.loads(sys.argv[1]):
-    vars(ranges._progress).update(n_begun=0, n_captured=0, is_open=False, is_done=False)
+    vars(ranges._progress).update(n_begun=0, n_in_window=0, is_open=False, is_done=False)
     said, ended = io.StringIO(), None
     with contextlib.redirect_stdout(said):
         try:
