@@ -49,15 +49,15 @@ MAX_SHARE_OF_OTHER_TIMES = 0.95
 # Of calls and functions in about as many samples, the innermost says most.
 MIN_PART_OF_MOST = 0.9
 # How long the launching thread waits for Python's lock (GIL) in this idle time, null if that was
-# not recorded, and its share of this idle time. Then where another thread let go of the lock.
+# not recorded, and its share of this idle time.
 LOCK_WAIT = "lock_wait_ns_per_step"
 LOCK_WAIT_SHARE = "lock_wait_share"
-LOCK_HOLDER_LINE = "lock_holder_line"
 # Shorter waits for the lock do not explain idle time.
 MIN_SHARE_OF_LOCK = 0.1
-# If most samples could not be taken in time: the line at which the thread let go of the lock. What
-# held the lock ran at this line or earlier.
-LET_GO_LINE = "let_go_line"
+# Between which lines a thread held Python's lock. Of the main thread if most samples could not be
+# taken in time, and of another thread if the launching thread waits for the lock.
+LOCK_HELD = "lock_held"
+LOCK_HELD_BY_OTHER = "lock_held_by_other"
 # Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
@@ -82,6 +82,28 @@ class _Line(NamedTuple):
         """Tell whether another line is the same one, whatever its samples."""
         is_same_line = self.file == line.file and self.line == line.line
         return is_same_line and self.function == line.function
+
+
+class _Hold(NamedTuple):
+    """Two lines between which a thread held Python's lock, in samples that were due meanwhile.
+
+    It held the lock at some time after the first line, and let go of it at the other line.
+    """
+
+    after_file: str
+    after_line: int
+    after_function: str
+    file: str
+    line: int
+    function: str
+    n_samples: int
+    # There are at least so many steps with such a sample.
+    n_steps: int
+
+    @property
+    def is_in_one_function(self) -> bool:
+        """Whether both lines are in the same function."""
+        return self.after_file == self.file and self.after_function == self.function
 
 
 class _Place(NamedTuple):
@@ -172,9 +194,9 @@ def _mean_lock_wait_ns(evidence: Evidence, question: _Question) -> float | None:
 def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
     """Return how long the launching thread waits for Python's lock, and who holds it meanwhile.
 
-    The share of idle time is added if both times are known. If that share is large, the line of the
-    thread that holds the lock is added. This line needs most of the samples of the holder, and
-    these must be enough samples.
+    The share of idle time is added if both times are known. If that share is large, the lines
+    between which another thread held the lock are added. These lines need most of the samples of
+    that thread, and samples in half of the steps.
     """
     figures: dict[str, Any] = {LOCK_WAIT: wait_ns}
     idle_ns = _mean_idle_ns(question)
@@ -184,11 +206,10 @@ def _lock_figures(question: _Question, wait_ns: float | None) -> dict[str, Any]:
     figures[LOCK_WAIT_SHARE] = share_of_idle
     if share_of_idle < MIN_SHARE_OF_LOCK:
         return figures
-    line = _main_line(question, LOCK_HOLDER)
-    totals = _totals(question, LOCK_HOLDER)
-    has_enough_samples = totals.n_of_samples >= MIN_SAMPLES
-    if line is not None and has_enough_samples and _is_main(line, totals):
-        figures[LOCK_HOLDER_LINE] = _figure_of(line, totals)
+    hold = _main_hold(question, LOCK_HOLDER)
+    min_steps = MIN_SHARE_OF_STEPS * question.steps.num_rows
+    if hold is not None and hold.n_steps >= min_steps:
+        figures[LOCK_HELD_BY_OTHER] = _figure_of_hold(question, LOCK_HOLDER, hold)
     return figures
 
 
@@ -268,7 +289,7 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
         line = innermost
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
-        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _let_go_figures(question)
+        return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _hold_figures(question)
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
         # The function and the call may be known without a line.
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
@@ -278,17 +299,91 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     return figures
 
 
-def _let_go_figures(question: _Question) -> dict[str, Any]:
-    """Return the line at which the thread let go of Python's lock, for most delayed samples.
-
-    A sample that is due while the thread holds the lock is only taken when the thread lets go. The
-    result is empty if no line has most of these samples.
-    """
-    line = _main_line(question, LET_GO)
-    totals = _totals(question, LET_GO)
-    if line is None or line.n_samples < MIN_SHARE_OF_SAMPLES * totals.n_of_samples:
+def _hold_figures(question: _Question) -> dict[str, Any]:
+    """Return between which lines the main thread held Python's lock; empty if not known."""
+    hold = _main_hold(question, LET_GO)
+    if hold is None:
         return {}
-    return {LET_GO_LINE: _figure_of(line, totals)}
+    return {LOCK_HELD: _figure_of_hold(question, LET_GO, hold)}
+
+
+def _figure_of_hold(question: _Question, frame: str, hold: _Hold) -> dict[str, Any]:
+    """Return two lines as a figure of a finding, with their samples, but not with their steps."""
+    figure = hold._asdict()
+    del figure["n_steps"]
+    return figure | {"n_of_samples": _totals(question, frame).n_of_samples}
+
+
+def _main_hold(question: _Question, frame: str) -> _Hold | None:
+    """Return the lines between which a thread held Python's lock in most of its late samples.
+
+    `frame` says which thread it is. A sample is late if the thread held the lock when the sample
+    was due. None if there are too few late samples, or if no two lines have half of them.
+    """
+    n_late_samples = _totals(question, frame).n_of_samples
+    if n_late_samples < MIN_SAMPLES:
+        return None
+    holds_until: dict[tuple[str, int, str], list[_Hold]] = {}
+    for hold in _holds(question, frame):
+        place = (hold.file, hold.line, hold.function)
+        holds_until.setdefault(place, []).append(hold)
+    min_samples = MIN_SHARE_OF_SAMPLES * n_late_samples
+    candidates = []
+    for place in sorted(holds_until):
+        wide_holds = _widened(holds_until[place])
+        candidates += [hold for hold in wide_holds if hold.n_samples >= min_samples][:1]
+    return max(candidates, key=_n_samples, default=None)
+
+
+def _n_samples(hold: _Hold) -> int:
+    return hold.n_samples
+
+
+def _widened(holds: list[_Hold]) -> list[_Hold]:
+    """Return holds with the samples of all holds in them, the shortest way between lines first.
+
+    All of them end at the same line. In one function, the way from a line to this end goes through
+    each line that is nearer to the end. So what is true of a nearer line is also true of that line.
+    """
+    in_one_function = [hold for hold in holds if hold.is_in_one_function]
+    other_holds = [hold for hold in holds if not hold.is_in_one_function]
+    wide_holds = []
+    n_samples = 0
+    n_steps = 0
+    for hold in sorted(in_one_function, key=_way_between_lines):
+        n_samples += hold.n_samples
+        n_steps = max(n_steps, hold.n_steps)
+        wide_holds.append(hold._replace(n_samples=n_samples, n_steps=n_steps))
+    return wide_holds + sorted(other_holds)
+
+
+def _way_between_lines(hold: _Hold) -> tuple[bool, int]:
+    """Return what the holds of one function that end at the same line are sorted by.
+
+    The shortest way is first. A thread that was at a later line of the function went round a loop.
+    """
+    goes_round = hold.after_line > hold.line
+    return goes_round, -hold.after_line
+
+
+def _holds(question: _Question, frame: str) -> list[_Hold]:
+    """Return each pair of lines between which a thread held Python's lock, of all ranks.
+
+    Only samples of the cause count. Pairs without a first line are left out.
+    """
+    keys = ["after_file", "after_line", "after_function", "file", "line", "function"]
+    samples = f"n_{question.cause}_samples"
+    steps = f"n_{question.cause}_steps"
+    of_frame = select_rows(question.lines, "frame", frame)
+    has_first_line = pc.is_valid(of_frame["after_line"])
+    by_lines = of_frame.filter(has_first_line).group_by(keys, use_threads=False)
+    sums = by_lines.aggregate([(samples, "sum"), (steps, "sum")])
+    holds = []
+    for row in sums.to_pylist():
+        lines = {key: row[key] for key in keys}
+        counts = {"n_samples": row[f"{samples}_sum"], "n_steps": row[f"{steps}_sum"]}
+        holds.append(_Hold(**lines, **counts))
+    return holds
 
 
 def _is_unseen(line: _Line, totals: _Totals) -> bool:

@@ -627,6 +627,10 @@ IDLE_CALLS = DescribedTable(
 
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
 _NOT_IN_STACK = f"Null for other frames, and {_IN_OLDER_RUN}."
+_NO_LINE_BEFORE = (
+    "Null if the thread has no sample before in this report, for frames other than let_go and "
+    f"lock_holder, and {_IN_OLDER_RUN}."
+)
 HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
@@ -646,12 +650,13 @@ HOST_LINES = DescribedTable(
             "program for the innermost line of the user's program, or innermost for the innermost "
             "line of all. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
-            "The value let_go is for the line at which the main thread let go of Python's lock "
-            "(GIL), if it held the lock when the sample was due. The value lock_holder is for the "
-            "same line of the only other Python thread, while the launching thread waited for the "
-            "lock. The value call is for "
-            "a line that made a call. The value function is for a function. Such rows count "
-            "the samples with the call or the function in the stack.",
+            "The value let_go is for samples that were due while the main thread held Python's "
+            "lock (GIL). Such a row has two lines. The thread held the lock at some time after the "
+            "line after_line, and let go of it at this line, or in code that this line calls. The "
+            "value lock_holder is for the same lines of the only other Python thread, while the "
+            "launching thread waited for the lock. The value call is for a line that made a call. "
+            "The value function is for a function. Such rows count the samples with the call or "
+            "the function in the stack.",
             source="derived",
         ),
         text(
@@ -681,6 +686,28 @@ HOST_LINES = DescribedTable(
             arrow_type=FLOAT,
         ),
         text("function", "Function of the line", source=_SAMPLES),
+        text(
+            "after_file",
+            "File of the line at which the thread was in its last sample before it held Python's "
+            f"lock (GIL), named as in file. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count(
+            "after_line", f"Number of this line. {_NO_LINE_BEFORE}", source=_SAMPLES, nullable=True
+        ),
+        text(
+            "after_function",
+            f"Function of this line. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        text(
+            "after_path",
+            "Whole path of after_file. Only in the JSON document, and null in a saved run.",
+            source=_SAMPLES,
+            nullable=True,
+        ),
         text(
             "path",
             "Whole path of the file. Only in the JSON document, and null in a saved run.",

@@ -17,9 +17,9 @@ from nsyspipe.findings.host_lines import (
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
-    LET_GO_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
     MIN_SHARE_OF_LOCK,
@@ -143,12 +143,16 @@ _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
 _PLACE_KEYS = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+# Saved runs of earlier versions have these: lines at which a thread released Python's lock, which
+# say little about what held the lock.
+_EARLIER_KEYS = {"let_go_line", "lock_holder_line"}
 _LINE_KEYS = {
     *_PLACE_KEYS,
-    LET_GO_LINE,
+    *_EARLIER_KEYS,
     INNERMOST_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
 }
@@ -156,7 +160,7 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
-_RAN_BEFORE = "Look for the code that held the lock at this line or just before it."
+_MANY_TIMES = "If this code runs many times, look also at what runs from one time to the next."
 _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile "
     "--trace=cuda,nvtx,osrt,python-gil."
@@ -455,7 +459,7 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
 
 
 def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
-    """Return why the line is not known, and where the thread released Python's lock.
+    """Return why the line is not known, and between which lines the thread held Python's lock.
 
     Without a reason, lines were not recorded. Then return how to record them.
     """
@@ -463,12 +467,38 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     if not reason:
         return _RECORD_LINES
     text = f"not known, because {reason}."
-    line_of_release = evidence.get(LET_GO_LINE)
-    if line_of_release is not None:
-        place = _place_text(line_of_release)
-        text += f" nsyspipe knows only where the main thread released the lock: {place}."
-        text += f" {_RAN_BEFORE}"
+    held = evidence.get(LOCK_HELD)
+    if held is not None:
+        text += " nsyspipe knows only where the thread was before and after."
+        text += f" {_held_text(held, 'The thread')}"
     return text
+
+
+def _held_text(held: Mapping[str, Any], thread: str) -> str:
+    """Return between which lines a thread held Python's lock, and where to look for the reason.
+
+    `thread` is what the thread is called.
+    """
+    before = f"{held['after_file']}:{held['after_line']}"
+    after = f"{held['file']}:{held['line']}"
+    counts = f"in {_part_text(held)} delayed samples"
+    if before == after:
+        where = f"at {after} both before it held the lock and when it released the lock"
+        look = f"Look at this line and the code that it calls. {_MANY_TIMES}"
+    elif _is_in_next_pass(held):
+        where = f"at {before} before it held the lock, and at {after} when it released the lock"
+        look = f"Look at all code from {before} on, and in the next pass of the loop up to {after}."
+    else:
+        where = f"at {before} before it held the lock, and at {after} when it released the lock"
+        look = f"Look at all code from {before} to {after}. {_MANY_TIMES}"
+    return f"{thread} was {where}, {counts}. {look}"
+
+
+def _is_in_next_pass(held: Mapping[str, Any]) -> bool:
+    """Tell whether a thread released the lock at an earlier line of the function it was in."""
+    is_in_one_file = held["file"] == held["after_file"]
+    is_in_one_function = is_in_one_file and held["function"] == held["after_function"]
+    return bool(is_in_one_function and held["line"] < held["after_line"])
 
 
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -509,7 +539,7 @@ def _function_text(function: Mapping[str, Any]) -> str:
 
 
 def lock_text(evidence: Mapping[str, Any]) -> str:
-    """Return how long the launching thread waited for Python's lock, and where it was released.
+    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
 
     If waits were not recorded, return how to record them. Empty for a finding that is not about
     the lock.
@@ -524,11 +554,9 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
     text = f"the launching thread waited {ms_text(wait_ns)} per step for this lock"
     text += f", {share} of the idle time of this finding."
-    holder = evidence.get(LOCK_HOLDER_LINE)
-    if holder is not None:
-        place = _place_text(holder)
-        text += " Meanwhile, another thread held the lock, and released it at"
-        text += f" {place}, {_steps_text(holder)}. {_RAN_BEFORE}"
+    held = evidence.get(LOCK_HELD_BY_OTHER)
+    if held is not None:
+        text += f" Meanwhile, another thread held the lock. {_held_text(held, 'That thread')}"
     return text
 
 
@@ -538,9 +566,13 @@ def _place_text(line: Mapping[str, Any]) -> str:
 
 
 def _samples_text(place: Mapping[str, Any]) -> str:
+    return f"in {_part_text(place)} samples"
+
+
+def _part_text(place: Mapping[str, Any]) -> str:
     n_samples = count_text(place["n_samples"])
     n_of_samples = count_text(place["n_of_samples"])
-    return f"in {n_samples} of {n_of_samples} samples"
+    return f"{n_samples} of {n_of_samples}"
 
 
 def _steps_text(line: Mapping[str, Any]) -> str:
