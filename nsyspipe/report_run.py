@@ -281,6 +281,7 @@ class ReportRun(Run):
             blocked_ns_by_call=_blocked_without_copies(tables.idle_calls),
             skipped_steps=tuple(self.skipped_steps),
             environment=self.header.training_variables,
+            python_samples_per_s=self.header.python_samples_per_s,
             recording=_recording(reports),
             nccl_settings=nccl_settings,
         )

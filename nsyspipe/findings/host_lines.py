@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,6 +37,7 @@ MIN_SHARE_OF_SAMPLES = 0.5
 MIN_SHARE_OF_STEPS = 0.5
 # A late rank is late because its GPU idles, if that is this part of the delays.
 MIN_PART_OF_LATENESS = 0.5
+_NS_PER_S = 1_000_000_000
 _IDLE_COLUMNS = ("idle_input_ns", "idle_launch_ns", "idle_blocked_ns")
 # Figures of a finding: the line of the program, and the innermost line if that is another one.
 HOST_LINE = "host_line"
@@ -67,6 +69,9 @@ NOT_SEEN_IN_TIME = (
     "the main thread held Python's lock (GIL), and nsys cannot sample without this lock"
 )
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
+MANY_MISSING = (
+    "nsys took fewer samples than were due, and the line of the missing samples is not known"
+)
 
 
 class _Line(NamedTuple):
@@ -85,9 +90,9 @@ class _Line(NamedTuple):
 
 
 class _Hold(NamedTuple):
-    """Two lines between which a thread held Python's lock, in samples that were due meanwhile.
+    """The code between two lines, which ran while a thread held Python's lock.
 
-    It held the lock at some time after the first line, and let go of it at the other line.
+    The samples are those that were due meanwhile.
     """
 
     after_file: str
@@ -134,6 +139,9 @@ class _Question(NamedTuple):
     lines: pa.Table
     steps: pa.Table
     cause: str
+    # How many samples were due in this idle time. nsys takes fewer, for example while a thread
+    # holds Python's lock. 0 if the rate of sampling is not known.
+    n_due_samples: float = 0
 
 
 def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str, Any]:
@@ -155,6 +163,8 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
         lines = select_rows(lines, "rank", rank)
         steps = select_rows(steps, "rank", rank)
     question = _Question(lines, steps, cause)
+    n_due_samples = _count_due_samples(question, evidence.python_samples_per_s)
+    question = question._replace(n_due_samples=n_due_samples)
     has_lines = _has_known_causes(lines)
     lock_wait_ns = _mean_lock_wait_ns(evidence, question)
     if not has_lines and lock_wait_ns is None:
@@ -219,12 +229,33 @@ def _figure_of(place: _Line | _Place, totals: _Totals) -> dict[str, Any]:
     return figure | totals._asdict()
 
 
+def _count_due_samples(question: _Question, samples_per_s: float | None) -> float:
+    """Return how many samples nsys should take in the idle time in question.
+
+    Only ranks with samples count. 0 if the rate or the idle time is not known.
+    """
+    if samples_per_s is None:
+        return 0
+    sampled_ranks = question.lines["rank"].unique()
+    is_sampled = pc.is_in(question.steps["rank"], sampled_ranks)
+    n_due_samples = 0.0
+    for column in _columns_of_cause(question.cause):
+        idle_ns = pc.sum(question.steps[column].filter(is_sampled)).as_py()
+        if idle_ns is None:
+            return 0
+        n_due_samples += idle_ns / _NS_PER_S * samples_per_s
+    return n_due_samples
+
+
+def _columns_of_cause(cause: str) -> Sequence[str]:
+    """Return the columns of `schema.STEPS` with the idle time of a cause."""
+    return _IDLE_COLUMNS if cause == _ANY_CAUSE else (f"idle_{cause}_ns",)
+
+
 def _mean_idle_ns(question: _Question) -> float | None:
     """Return the idle time in question, a mean over steps and ranks, ns; None if not known."""
-    is_any = question.cause == _ANY_CAUSE
-    columns = _IDLE_COLUMNS if is_any else (f"idle_{question.cause}_ns",)
     means_ns = []
-    for column in columns:
+    for column in _columns_of_cause(question.cause):
         mean_ns = pc.mean(question.steps[column])
         means_ns.append(mean_ns.as_py())
     return None if None in means_ns else sum(means_ns)
@@ -293,6 +324,8 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
     if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
         # The function and the call may be known without a line.
         return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
+    if _may_be_minor(line, question):
+        return figures or {LINE_UNKNOWN: MANY_MISSING}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and not innermost.is_at_same_place(line):
         figures[INNERMOST_LINE] = _figure_of(innermost, totals)
@@ -315,55 +348,67 @@ def _figure_of_hold(question: _Question, frame: str, hold: _Hold) -> dict[str, A
 
 
 def _main_hold(question: _Question, frame: str) -> _Hold | None:
-    """Return the lines between which a thread held Python's lock in most of its late samples.
+    """Return which code ran while a thread held Python's lock, for most of its late samples.
 
     `frame` says which thread it is. A sample is late if the thread held the lock when the sample
-    was due. None if there are too few late samples, or if no two lines have half of them.
+    was due. The code is between two lines. If the same code holds the lock each time, it is in all
+    times of holding, so of the holds in one function the part that most of them share is returned.
+    None if there are too few late samples, or if no part is in half of them.
     """
     n_late_samples = _totals(question, frame).n_of_samples
     if n_late_samples < MIN_SAMPLES:
         return None
-    holds_until: dict[tuple[str, int, str], list[_Hold]] = {}
+    candidates: list[_Hold] = []
+    holds_of_function: dict[tuple[str, str], list[_Hold]] = {}
     for hold in _holds(question, frame):
-        place = (hold.file, hold.line, hold.function)
-        holds_until.setdefault(place, []).append(hold)
+        if hold.is_in_one_function:
+            holds_of_function.setdefault((hold.file, hold.function), []).append(hold)
+        else:
+            candidates.append(hold)
+    for holds in holds_of_function.values():
+        candidates += _shared_parts(holds)
     min_samples = MIN_SHARE_OF_SAMPLES * n_late_samples
-    candidates = []
-    for place in sorted(holds_until):
-        wide_holds = _widened(holds_until[place])
-        candidates += [hold for hold in wide_holds if hold.n_samples >= min_samples][:1]
-    return max(candidates, key=_n_samples, default=None)
+    frequent = [hold for hold in candidates if hold.n_samples >= min_samples]
+    return max(frequent, key=_n_samples, default=None)
 
 
 def _n_samples(hold: _Hold) -> int:
     return hold.n_samples
 
 
-def _widened(holds: list[_Hold]) -> list[_Hold]:
-    """Return holds with the samples of all holds in them, the shortest way between lines first.
+def _shared_parts(holds: Sequence[_Hold]) -> list[_Hold]:
+    """Return the part of a function that ran in most late samples, in a list.
 
-    All of them end at the same line. In one function, the way from a line to this end goes through
-    each line that is nearer to the end. So what is true of a nearer line is also true of that line.
+    All holds are in this function. A hold whose first line is after its other line goes round a
+    loop. The list is empty if several separate parts, or all lines of the loop, ran equally often.
     """
-    in_one_function = [hold for hold in holds if hold.is_in_one_function]
-    other_holds = [hold for hold in holds if not hold.is_in_one_function]
-    wide_holds = []
-    n_samples = 0
-    n_steps = 0
-    for hold in sorted(in_one_function, key=_way_between_lines):
-        n_samples += hold.n_samples
-        n_steps = max(n_steps, hold.n_steps)
-        wide_holds.append(hold._replace(n_samples=n_samples, n_steps=n_steps))
-    return wide_holds + sorted(other_holds)
-
-
-def _way_between_lines(hold: _Hold) -> tuple[bool, int]:
-    """Return what the holds of one function that end at the same line are sorted by.
-
-    The shortest way is first. A thread that was at a later line of the function went round a loop.
-    """
-    goes_round = hold.after_line > hold.line
-    return goes_round, -hold.after_line
+    numbers = sorted({number for hold in holds for number in (hold.after_line, hold.line)})
+    # The places of the function in order: line, code up to the next line, next line, and so on. The
+    # last place is the way from the last line round the loop to the first.
+    n_places = 2 * len(numbers)
+    place_of_number = {number: 2 * index for index, number in enumerate(numbers)}
+    n_samples = np.zeros(n_places, np.int64)
+    n_steps = np.zeros(n_places, np.int64)
+    for hold in holds:
+        first = place_of_number[hold.after_line]
+        last = place_of_number[hold.line]
+        n_further = (last - first) % n_places
+        places = np.arange(first, first + n_further + 1) % n_places
+        n_samples[places] += hold.n_samples
+        n_steps[places] = np.maximum(n_steps[places], hold.n_steps)
+    is_most_frequent = n_samples == n_samples.max()
+    begins = np.flatnonzero(is_most_frequent & ~np.roll(is_most_frequent, 1))
+    ends = np.flatnonzero(is_most_frequent & ~np.roll(is_most_frequent, -1))
+    if begins.size != 1:
+        return []
+    # A part begins and ends at a line, because each hold does.
+    part = holds[0]._replace(
+        after_line=numbers[begins[0] // 2],
+        line=numbers[ends[0] // 2],
+        n_samples=int(n_samples[begins[0]]),
+        n_steps=int(n_steps[begins[0]]),
+    )
+    return [part]
 
 
 def _holds(question: _Question, frame: str) -> list[_Hold]:
@@ -409,7 +454,7 @@ def _figures_of_stacks(question: _Question, totals: _Totals) -> dict[str, Any]:
 def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | None:
     """Return the innermost call or function that is in the stacks of most samples of a cause.
 
-    A candidate is in half of the samples of the cause, and has samples in half of the steps. A
+    A candidate is in half of the samples that were due, and has samples in half of the steps. A
     frame that is also in nearly all other samples is the training loop. It explains no idle time,
     so it is no candidate. Of the candidates with about the most samples, the innermost is returned;
     None without candidates.
@@ -422,7 +467,7 @@ def _main_frame(question: _Question, frame: str, totals: _Totals) -> _Place | No
     n_other_samples = _count_other_samples(of_program, question)
     candidates = []
     for candidate in _sums_of_frames(rows, question.cause, keys):
-        is_main = _is_main(candidate.place, totals)
+        is_main = _is_main(candidate.place, totals) and not _may_be_minor(candidate.place, question)
         is_loop = _is_in_nearly_all(candidate.n_other_samples, n_other_samples)
         if is_main and not is_loop:
             candidates.append(candidate)
@@ -501,6 +546,14 @@ def _is_main(line: _Line | _Place, totals: _Totals) -> bool:
     """Tell whether a line has half of the samples, and samples in half of the steps."""
     has_samples = line.n_samples >= MIN_SHARE_OF_SAMPLES * totals.n_of_samples
     return has_samples and line.n_steps >= MIN_SHARE_OF_STEPS * totals.n_of_steps
+
+
+def _may_be_minor(line: _Line | _Place, question: _Question) -> bool:
+    """Tell whether a line may have less than half of the samples that were due in the idle time.
+
+    The samples that nsys did not take may be at other lines.
+    """
+    return line.n_samples < MIN_SHARE_OF_SAMPLES * question.n_due_samples
 
 
 def _main_line(question: _Question, frame: str) -> _Line | None:

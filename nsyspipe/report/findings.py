@@ -160,7 +160,8 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
-_MANY_TIMES = "If this code runs many times, look also at what runs from one time to the next."
+_LOOK_AT_LINE = "Look at this line, at what it calls, and at the loop around it."
+_LOOK_AT_CODE = "Look at these lines, and at what they call."
 _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile "
     "--trace=cuda,nvtx,osrt,python-gil."
@@ -469,29 +470,22 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     text = f"not known, because {reason}."
     held = evidence.get(LOCK_HELD)
     if held is not None:
-        text += " nsyspipe knows only where the thread was before and after."
-        text += f" {_held_text(held, 'The thread')}"
+        text += f" Meanwhile, the main thread ran {_held_text(held)}"
     return text
 
 
-def _held_text(held: Mapping[str, Any], thread: str) -> str:
-    """Return between which lines a thread held Python's lock, and where to look for the reason.
-
-    `thread` is what the thread is called.
-    """
-    before = f"{held['after_file']}:{held['after_line']}"
-    after = f"{held['file']}:{held['line']}"
+def _held_text(held: Mapping[str, Any]) -> str:
+    """Return which code ran while a thread held Python's lock, and where to look for the reason."""
+    first = f"{held['after_file']}:{held['after_line']}"
+    last = f"{held['file']}:{held['line']}"
     counts = f"in {_part_text(held)} delayed samples"
-    if before == after:
-        where = f"at {after} both before it held the lock and when it released the lock"
-        look = f"Look at this line and the code that it calls. {_MANY_TIMES}"
-    elif _is_in_next_pass(held):
-        where = f"at {before} before it held the lock, and at {after} when it released the lock"
-        look = f"Look at all code from {before} on, and in the next pass of the loop up to {after}."
+    if first == last:
+        return f"the code at {first}, {counts}. {_LOOK_AT_LINE}"
+    if _is_in_next_pass(held):
+        code = f"the code from {first} to the end of the loop, then up to {last}"
     else:
-        where = f"at {before} before it held the lock, and at {after} when it released the lock"
-        look = f"Look at all code from {before} to {after}. {_MANY_TIMES}"
-    return f"{thread} was {where}, {counts}. {look}"
+        code = f"the code from {first} to {last}"
+    return f"{code}, {counts}. {_LOOK_AT_CODE}"
 
 
 def _is_in_next_pass(held: Mapping[str, Any]) -> bool:
@@ -556,7 +550,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     text += f", {share} of the idle time of this finding."
     held = evidence.get(LOCK_HELD_BY_OTHER)
     if held is not None:
-        text += f" Meanwhile, another thread held the lock. {_held_text(held, 'That thread')}"
+        text += " Meanwhile, another thread held the lock."
+        text += f" That thread ran {_held_text(held)}"
     return text
 
 

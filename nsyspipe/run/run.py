@@ -153,6 +153,14 @@ class RunHeader:
     commands: list[str] = field(default_factory=list)
 
     @property
+    def python_samples_per_s(self) -> float | None:
+        """How often nsys should sample Python; None if not known, off, or not the same always."""
+        if len(self.python_samplings) != 1:
+            return None
+        (rate,) = self.python_samplings
+        return float(rate) if rate.isdecimal() else None
+
+    @property
     def cuda_trace_methods(self) -> list[str]:
         """How CUDA was traced, by the reports or else by what the launcher asked for.
 

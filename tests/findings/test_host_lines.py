@@ -1,8 +1,10 @@
 """The line of Python of a finding: each limit, and the rank and cause that samples are of."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given, strategies as st
 
 from nsyspipe.findings.host_lines import (
     HOST_CALL,
@@ -14,6 +16,7 @@ from nsyspipe.findings.host_lines import (
     LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
+    MANY_MISSING,
     NO_MAIN_LINE,
     NOT_SEEN_IN_TIME,
     NOT_WHY_LATE,
@@ -59,6 +62,7 @@ def figures(
     idle=(100, 0),
     *,
     waits=None,
+    samples_per_s=None,
     with_lock=False,
     **evidence,
 ):
@@ -75,6 +79,7 @@ def figures(
         kernels=schema.KERNEL_COSTS.empty(),
         host_lines=rows,
         lock_waits=waits or {},
+        python_samples_per_s=samples_per_s,
     )
     found = line_figures(seen, name, Finding("", "", "", None, evidence))
     return found if with_lock else without_lock(found)
@@ -105,6 +110,23 @@ def test_a_line_needs_half_of_the_samples():
     less = lines(*both("a.py", 9, 4), *both("b.py", 6, 4), *both("c.py", 5, 4))
     assert named(figures(half))["file"] == "a.py"
     assert figures(less) == {LINE_UNKNOWN: NO_MAIN_LINE}
+
+
+def test_a_line_needs_half_of_the_samples_that_were_due():
+    # 4 steps with 5 ms of idle time are 20 samples at 1000 per second, and 22 at 1100.
+    idle = (5_000_000, 5_000_000)
+    rows = lines(*both("a.py", 10, 4))
+    assert named(figures(rows, "input-bound", idle=idle, samples_per_s=1000.0))["file"] == "a.py"
+    found = figures(rows, "input-bound", idle=idle, samples_per_s=1100.0)
+    assert found == {LINE_UNKNOWN: MANY_MISSING}
+
+
+def test_samples_are_due_only_of_ranks_with_samples():
+    # Rank 1 idles too, but Python was not sampled there.
+    idle = (5_000_000, 5_000_000)
+    rows = lines(*both("a.py", 10, 4))
+    found = figures(rows, "input-bound", n_ranks=2, idle=idle, samples_per_s=1000.0, rank=None)
+    assert named(found)["file"] == "a.py"
 
 
 @pytest.mark.parametrize(("n_unseen", "reason"), [(10, NOT_SEEN_IN_TIME), (9, NO_MAIN_LINE)])
@@ -163,9 +185,9 @@ def held(*holds, **more):
     return hold["after_line"], hold["line"], hold["n_samples"], hold["n_of_samples"]
 
 
-def test_the_lines_of_a_hold_need_half_of_the_samples_of_holds():
-    assert held(Hold(191, 184, 5), Hold(187, 195, 5)) == (191, 184, 5, 10)
-    assert held(Hold(191, 184, 4), Hold(187, 195, 3), Hold(182, 186, 3)) is None
+def test_the_code_of_a_hold_needs_half_of_the_samples_of_holds():
+    assert held(Hold(10, 12, 5), Hold(20, 22, 4), Hold(None, 1, 1)) == (10, 12, 5, 10)
+    assert held(Hold(10, 12, 4), Hold(20, 22, 3), Hold(30, 32, 3)) is None
 
 
 def test_four_samples_of_holds_are_too_few():
@@ -173,24 +195,47 @@ def test_four_samples_of_holds_are_too_few():
     assert held(Hold(191, 184, 4)) is None
 
 
-def test_both_lines_of_a_hold_may_be_one():
-    assert held(Hold(97, 97, 9), Hold(95, 97, 1)) == (97, 97, 9, 10)
+def test_holds_share_one_line():
+    assert held(Hold(97, 97, 9), Hold(95, 97, 1)) == (97, 97, 10, 10)
 
 
-def test_holds_from_nearer_lines_are_also_holds_from_a_farther_line():
-    # No first line alone has half of 10 samples. The way from 187 round to 184 leads over 191.
-    assert held(Hold(191, 184, 4), Hold(187, 184, 3), Hold(187, 195, 3)) == (187, 184, 7, 10)
+def test_holds_share_the_part_that_all_of_them_ran():
+    # The first two lead round the loop from 191 over 195 to 184. The last one ends at 195.
+    holds = [Hold(191, 184, 4), Hold(187, 184, 3), Hold(187, 195, 3)]
+    assert held(*holds) == (191, 195, 10, 10)
 
 
-def test_a_line_that_comes_after_the_end_is_farther_than_one_before_it():
-    # The way from 182 to 184 is the shortest. The others lead round a loop.
-    holds = [Hold(187, 184, 3), Hold(191, 184, 2), Hold(182, 184, 2), Hold(1, 2, 1)]
-    assert held(*holds) == (191, 184, 4, 8)
+def test_a_shared_part_may_lead_round_the_loop():
+    holds = [Hold(187, 184, 3), Hold(191, 184, 2), Hold(191, 182, 2)]
+    assert held(*holds) == (191, 182, 7, 7)
+
+
+def test_two_parts_that_ran_equally_often_are_not_named():
+    assert held(Hold(10, 12, 5), Hold(20, 22, 5)) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 9)), min_size=1))
+def test_the_shared_part_is_in_most_holds(ends_and_counts):
+    holds = [Hold(*row) for row in ends_and_counts]
+    # Each line is a point of a circle, and so is the code behind it: 10, 15, 20, and so on.
+    n_samples = Counter()
+    for after, line, n in ends_and_counts:
+        end = 10 * line if line >= after else 10 * line + 60
+        for point in range(10 * after, end + 5, 5):
+            n_samples[(point - 10) % 60] += n
+    most = max(n_samples.values())
+    shared = held(*holds)
+    if shared is not None:
+        first, last, n_of_part, _ = shared
+        assert n_of_part == most
+        assert n_samples[10 * first - 10] == most
+        assert n_samples[10 * last - 10] == most
+        assert n_samples[(10 * last - 5) % 60] < most
 
 
 def test_holds_from_a_line_of_another_function_stay_apart():
     of_other_function = Hold(21, 184, 4, after_function="forward")
-    assert held(of_other_function, Hold(191, 184, 4), Hold(1, 2, 1)) is None
+    assert held(of_other_function, Hold(191, 184, 4), Hold(186, 187, 1)) is None
     assert held(of_other_function._replace(n_samples=5), Hold(191, 184, 5)) is not None
 
 
@@ -362,6 +407,14 @@ def named_functions(*rows):
 def test_a_function_needs_half_of_the_samples():
     assert named_functions(("half", 10, 10, 0.0)) == "half"
     assert named_functions(("less", 9, 9, 0.0)) == NO_MAIN_LINE
+
+
+def test_a_function_needs_half_of_the_samples_that_were_due():
+    # 4 steps with 10 ms of idle time are 40 samples at 1000 per second, and 44 at 1100.
+    idle = (10_000_000, 0)
+    rows = stack_rows(("function", "half", 20, 20, 0.0))
+    assert HOST_FUNCTION in figures(rows, "input-bound", idle=idle, samples_per_s=1000.0)
+    assert HOST_FUNCTION not in figures(rows, "input-bound", idle=idle, samples_per_s=1100.0)
 
 
 def test_a_function_that_all_other_samples_have_too_is_the_loop():
