@@ -281,7 +281,6 @@ class ReportRun(Run):
             blocked_ns_by_call=_blocked_without_copies(tables.idle_calls),
             skipped_steps=tuple(self.skipped_steps),
             environment=self.header.training_variables,
-            python_samples_per_s=self.header.python_samples_per_s,
             recording=_recording(reports),
             nccl_settings=nccl_settings,
         )
@@ -298,6 +297,7 @@ class ReportRun(Run):
         evidence["kernels"] = tables.kernels
         evidence["counters"] = tables.counters
         evidence["host_lines"] = tables.host_lines
+        evidence["python_samples_per_s"] = self.header.python_samples_per_s
         evidence["lock_waits"] = tables.lock_waits
         evidence["are_lines_left_out"] = not self.reading.with_lines
         evidence["links"] = self._run_links.table

@@ -21,6 +21,7 @@ from nsyspipe.model.python_files import (
     LOCK_HOLDER,
     NOT_SEEN,
 )
+from nsyspipe.model.table import Int64
 
 # What the samples of a finding are of: a middle part of names of columns in `schema.HOST_LINES`.
 _CAUSE_OF_FINDING = {
@@ -60,6 +61,8 @@ MIN_SHARE_OF_LOCK = 0.1
 # taken in time, and of another thread if the launching thread waits for the lock.
 LOCK_HELD = "lock_held"
 LOCK_HELD_BY_OTHER = "lock_held_by_other"
+# In times of holding the lock, a line of a function has two places: itself, and the code behind it.
+_PLACES_PER_LINE = 2
 # Why the line is not known, although it may have been recorded.
 LINE_UNKNOWN = "host_line_unknown"
 LEFT_OUT = "lines were left out on request (--no-lines)"
@@ -321,15 +324,21 @@ def _figures_of_lines(question: _Question) -> dict[str, Any]:
         figures |= _figures_of_stacks(question, totals)
     if line is not None and _is_unseen(line, totals):
         return {LINE_UNKNOWN: NOT_SEEN_IN_TIME} | _hold_figures(question)
-    if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+    reason = _why_not_named(line, question, totals)
+    if line is None or reason is not None:
         # The function and the call may be known without a line.
-        return figures or {LINE_UNKNOWN: NO_MAIN_LINE}
-    if _may_be_minor(line, question):
-        return figures or {LINE_UNKNOWN: MANY_MISSING}
+        return figures or {LINE_UNKNOWN: reason}
     figures[HOST_LINE] = _figure_of(line, totals)
     if innermost is not None and not innermost.is_at_same_place(line):
         figures[INNERMOST_LINE] = _figure_of(innermost, totals)
     return figures
+
+
+def _why_not_named(line: _Line | None, question: _Question, totals: _Totals) -> str | None:
+    """Return why a finding does not name the line with most samples; None if it names it."""
+    if line is None or line.file == NOT_SEEN or not _is_main(line, totals):
+        return NO_MAIN_LINE
+    return MANY_MISSING if _may_be_minor(line, question) else None
 
 
 def _hold_figures(question: _Question) -> dict[str, Any]:
@@ -383,32 +392,49 @@ def _shared_parts(holds: Sequence[_Hold]) -> list[_Hold]:
     loop. The list is empty if several separate parts, or all lines of the loop, ran equally often.
     """
     numbers = sorted({number for hold in holds for number in (hold.after_line, hold.line)})
-    # The places of the function in order: line, code up to the next line, next line, and so on. The
-    # last place is the way from the last line round the loop to the first.
-    n_places = 2 * len(numbers)
-    place_of_number = {number: 2 * index for index, number in enumerate(numbers)}
-    n_samples = np.zeros(n_places, np.int64)
-    n_steps = np.zeros(n_places, np.int64)
-    for hold in holds:
-        first = place_of_number[hold.after_line]
-        last = place_of_number[hold.line]
-        n_further = (last - first) % n_places
-        places = np.arange(first, first + n_further + 1) % n_places
-        n_samples[places] += hold.n_samples
-        n_steps[places] = np.maximum(n_steps[places], hold.n_steps)
-    is_most_frequent = n_samples == n_samples.max()
+    counts = _count_at_places(holds, numbers)
+    is_most_frequent = counts.n_samples == counts.n_samples.max()
     begins = np.flatnonzero(is_most_frequent & ~np.roll(is_most_frequent, 1))
     ends = np.flatnonzero(is_most_frequent & ~np.roll(is_most_frequent, -1))
     if begins.size != 1:
         return []
-    # A part begins and ends at a line, because each hold does.
+    (begin,) = begins.tolist()
+    (end,) = ends.tolist()
+    # The part begins and ends at a line, because each hold does.
     part = holds[0]._replace(
-        after_line=numbers[begins[0] // 2],
-        line=numbers[ends[0] // 2],
-        n_samples=int(n_samples[begins[0]]),
-        n_steps=int(n_steps[begins[0]]),
+        after_line=numbers[begin // _PLACES_PER_LINE],
+        line=numbers[end // _PLACES_PER_LINE],
+        n_samples=int(counts.n_samples[begin]),
+        n_steps=int(counts.n_steps[begin]),
     )
     return [part]
+
+
+class _PlaceCounts(NamedTuple):
+    """How many samples the holds have that ran each place, and the most steps of one hold."""
+
+    n_samples: Int64
+    n_steps: Int64
+
+
+def _count_at_places(holds: Sequence[_Hold], numbers: Sequence[int]) -> _PlaceCounts:
+    """Count at each place of a function in which holds ran it.
+
+    `numbers` are the lines of the holds in order. The places are: the first line, the code between
+    it and the next line, the next line, and so on. The last place is the way from the last line
+    round the loop to the first.
+    """
+    n_places = _PLACES_PER_LINE * len(numbers)
+    place_of_number = {number: _PLACES_PER_LINE * index for index, number in enumerate(numbers)}
+    n_samples = np.zeros(n_places, np.int64)
+    n_steps = np.zeros(n_places, np.int64)
+    for hold in holds:
+        first = place_of_number[hold.after_line]
+        n_further = (place_of_number[hold.line] - first) % n_places
+        places = np.arange(first, first + n_further + 1) % n_places
+        n_samples[places] += hold.n_samples
+        n_steps[places] = np.maximum(n_steps[places], hold.n_steps)
+    return _PlaceCounts(n_samples, n_steps)
 
 
 def _holds(question: _Question, frame: str) -> list[_Hold]:
