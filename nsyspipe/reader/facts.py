@@ -84,6 +84,8 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _QUOTED = re.compile(r'"(?P<content>.*)"', re.DOTALL)
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
+# What may stand between the names of a list of tables. nsys writes spaces.
+_BETWEEN_TABLES = re.compile(r"[\s,;]+")
 
 
 class GpuIdentity(Struct, frozen=True):
@@ -144,8 +146,11 @@ class ReportFacts(Struct, frozen=True):
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export leaves a table out if, and only if, the table has no rows."""
-        is_exported = not self.exported_tables or table in self.exported_tables
-        return self.is_lazy and is_exported
+        return self.is_lazy and self.exports(table)
+
+    def exports(self, table: str) -> bool:
+        """Tell whether the export surely writes a table that has rows."""
+        return not self.exported_tables or names_table(self.exported_tables, table)
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer; None if it is no such number."""
@@ -190,6 +195,16 @@ class ReportFacts(Struct, frozen=True):
         if gpu is None and "CUDA_VISIBLE_DEVICES" not in self.variables:
             gpu = self.gpu_of_device.get(device)
         return gpu
+
+
+def names_table(exported_tables: str, table: str) -> bool:
+    """Tell whether a list of exported tables has the whole name of a table, in any case.
+
+    nsys records the patterns of ``--tables``. A pattern stands for a table only if it matches the
+    whole name. A pattern that is more than a name counts as no table, because it may match none.
+    """
+    names = _BETWEEN_TABLES.split(exported_tables.lower())
+    return table.lower() in names
 
 
 def read_facts(report: Report) -> ReportFacts:

@@ -363,8 +363,7 @@ def _recorded(
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     """Tell whether the export surely has all memsets that nsys recorded, which may be none."""
-    was_left_out = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
-    if was_left_out or not facts.tells_export:
+    if not facts.exports(MEMSET) or not facts.tells_export:
         return False
     # A lazy export has no table without rows.
     return facts.is_lazy or report.has(MEMSET)

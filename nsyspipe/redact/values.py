@@ -23,6 +23,7 @@ from nsyspipe.reader.facts import (
     PYTHON_BACKTRACES,
     RANK_VARIABLES,
     host_of,
+    names_table,
     records_python_backtraces,
     samples_cpu,
     traces_nvtx,
@@ -174,8 +175,7 @@ def _table_list(value: str) -> str:
 
     The result is empty only if the list was empty, because an empty list stands for all tables.
     """
-    # A name is looked for anywhere in the text, whatever separates names.
-    copied_tables = [table for table in {**NUMBERS, **CHECKED} if table in value]
+    copied_tables = [table for table in {**NUMBERS, **CHECKED} if names_table(value, table)]
     if value and not copied_tables:
         # No table has this name.
         return "-"
