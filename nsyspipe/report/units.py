@@ -82,13 +82,17 @@ class Quantity(str):
 def ms_text(ns: float | None, n_digits: int = 4) -> str:
     """Return nanoseconds as milliseconds, ``12.34 ms``, with this many significant digits.
 
-    Digits before the point are never left out.
+    Digits before the point are never left out. A time that is not zero but closer to zero than
+    0.001 ms is ``<0.001 ms``, or ``>-0.001 ms`` if it is negative.
     """
     if ns is None:
         return absent
     ms = ns / _NS_PER_MS
     is_tiny = 0 < abs(ms) < _MIN_SHOWN_MS
-    number = f"<{_MIN_SHOWN_MS}" if is_tiny else _significant(ms, n_digits)
+    number = _significant(ms, n_digits)
+    if is_tiny:
+        sign = "<" if ms > 0 else ">-"
+        number = f"{sign}{_MIN_SHOWN_MS}"
     return Quantity(f"{number} ms", ns)
 
 
