@@ -59,6 +59,8 @@ _NEWER = re.compile(
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
 _HEADER_BYTES = 200
+# No version of nsys.
+_UNKNOWN_VERSION = ""
 # The table with the settings of an export. Before 2023.3 it has another name, and does not name the
 # report.
 _META = "META_DATA_EXPORT"
@@ -480,9 +482,9 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
         longer_timeout_s = max(2 * timeout_s, 60)
         fix = f"--timeout {longer_timeout_s:.0f}, or run the export yourself: {by_hand}"
         return NsysFailedError(str(report), problem, fix=fix)
-    needed_version = _needed_version(nsys, report, output.text)
-    if needed_version:
-        return _too_old(nsys, report, needed_version)
+    newer_version = _newer_version(nsys, report, output.text)
+    if newer_version is not None:
+        return _too_old(nsys, report, newer_version)
     # The status of a program that a signal killed is the negative number of the signal.
     if output.status < 0:
         problem = (
@@ -498,16 +500,21 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
     return NsysFailedError(str(report), problem, found=lines, fix=fix)
 
 
-def _too_old(nsys: Nsys, report: Path, needed_version: str) -> NsysFailedError:
-    """Return the error for a report that a newer nsys captured."""
+def _too_old(nsys: Nsys, report: Path, newer_version: str) -> NsysFailedError:
+    """Return the error for a report that a newer nsys captured, see `_newer_version`."""
+    if newer_version == _UNKNOWN_VERSION:
+        capturing = "a newer nsys"
+        needed = "a newer Nsight Systems"
+    else:
+        capturing = f"nsys {newer_version}"
+        needed = f"Nsight Systems {newer_version} or newer"
     problem = (
-        f"was captured with nsys {needed_version}, but nsys {nsys.version_text} on this machine "
-        "cannot read such a report"
+        f"was captured with {capturing}, but nsys {nsys.version_text} on this machine cannot read "
+        "such a report"
     )
     fix = (
-        f"install Nsight Systems {needed_version} or newer (developer.nvidia.com/nsight-systems), "
-        "or pass its path with nsyspipe convert --nsys PATH, or run that on the machine that "
-        "captured it"
+        f"install {needed} (developer.nvidia.com/nsight-systems), or pass its path with nsyspipe "
+        "convert --nsys PATH, or run that on the machine that captured it"
     )
     return NsysFailedError(str(report), problem, found=str(nsys.path), fix=fix)
 
@@ -517,10 +524,11 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if is_known else f"{number}"
 
 
-def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
-    """Return which version of nsys a report needs, in words; None if this nsys is new enough.
+def _newer_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
+    """Return the version of the nsys that captured a report; None if this nsys is new enough.
 
-    `printed_text` is what this nsys printed about the report.
+    `printed_text` is what this nsys printed about the report. The result is `_UNKNOWN_VERSION` if
+    that was a newer nsys, and its version is not known.
     """
     match = _NEWER.search(printed_text)
     if match:
@@ -532,7 +540,7 @@ def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
         return capturing_version
     # Neither nsys nor the header of the report says which version.
     is_too_old = "newer than your" in printed_text
-    return f"later than {nsys.version_text}" if is_too_old else None
+    return _UNKNOWN_VERSION if is_too_old else None
 
 
 def _version_in_header(report: Path) -> str | None:
