@@ -447,6 +447,20 @@ def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     return f"{shown} and {n_hidden} more"
 
 
+def few_with_reasons(names_and_reasons: Iterable[tuple[str, str]], most: int) -> str:
+    """Return names with their reasons, names of one reason together: ``a, b (empty), c (a link)``.
+
+    Only the first `most` reasons and the first `most` names of each are in the text. The others are
+    counted: ``a, b, c and 4 more (empty)``.
+    """
+    names_by_reason = grouped((reason, name) for name, reason in names_and_reasons)
+    groups = [f"{few(names, most)} ({reason})" for reason, names in names_by_reason.items()]
+    shown = ", ".join(groups[:most])
+    names_without_reason = [*names_by_reason.values()][most:]
+    n_hidden = sum(len(names) for names in names_without_reason)
+    return f"{shown} and {n_hidden} more" if n_hidden else shown
+
+
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     """Return the values of each key, in the order of the pairs.
 

@@ -855,17 +855,16 @@ _KINDS = (
         code="unusable-sidecar",
         severity="warning",
         message=(
-            "{file} cannot be used ({reason}). The facts about the capture in this file are not "
-            "available"
+            "{n:sidecar|sidecars} cannot be used: {files}. Facts about the capture are missing"
         ),
-        fix="remove the file, or capture again",
+        fix="remove the named files, or capture again",
     ),
     ProblemKind(
         code="stale-sidecar",
         severity="warning",
         message=(
-            "{file} belongs to another capture with the same name ({reason}), so nsyspipe ignores "
-            "this file"
+            "{n:sidecar of another capture with the same name is"
+            "|sidecars of another capture with the same name are} not used: {files}"
         ),
         fix="keep the sidecar (NAME.capture.json) with the reports of its capture",
     ),
@@ -879,8 +878,8 @@ _KINDS = (
         code="sidecar-file-unusable",
         severity="warning",
         message=(
-            "the sidecar (NAME.capture.json) names {file}, but nsyspipe cannot use this file "
-            "({reason})"
+            "{n:file that the sidecar (NAME.capture.json) names is"
+            "|files that the sidecar (NAME.capture.json) names are} not used: {files}"
         ),
         fix="pass the paths of the files with --nccl-log and --topology",
     ),
@@ -1014,8 +1013,10 @@ _KINDS = (
     ProblemKind(
         code="file-beside-unusable",
         severity="info",
-        message="found in the directory of the reports, but not used: {file} ({reason})",
-        fix="{option} FILE, if the file is of this run",
+        message=(
+            "{n:file was|files were} found in the directory of the reports, but not used: {files}"
+        ),
+        fix="{option} FILE, if a file is of this run",
     ),
     ProblemKind(
         code="topologies-beside",

@@ -357,6 +357,10 @@ def beside(folder, **named):
     return log, topology, unusable
 
 
+def numbers_of(message):
+    return [int(number) for number in re.findall(r"\d+", message)]
+
+
 def files_of(message):
     return re.findall(r"[\w./]+\.(?:log|txt)\b", message)
 
@@ -385,8 +389,29 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
     logs = ["b.log", "a.log", "c.log", "d.log"]
     log, topology, problems = beside(tmp_path, nccl_log_files=logs, topology_file="topo.txt")
     assert (log.communicators != (), topology) == (True, None)
-    assert [files_of(one) for one in problems] == [["c.log"], ["d.log"], ["b.log"], ["topo.txt"]]
-    worded(problems)
+    (message,) = problems
+    # The fourth file is only counted.
+    assert files_of(message) == ["c.log", "d.log", "b.log"]
+    worded(message)
+
+
+def test_any_number_of_missing_files_is_one_problem(tmp_path):
+    names = [f"rank{number}.log" for number in range(4000)]
+    _, _, (message,) = beside(tmp_path, nccl_log_files=names)
+    assert numbers_of(message) == [4000, 0, 1, 2, 3997]
+
+
+def test_any_number_of_unusable_sidecars_is_one_problem(tmp_path):
+    for node in range(50):
+        put(tmp_path, "no JSON", f"ddp.node{node:02}.capture.json")
+    put(tmp_path, RANKS, "ddp.node77.capture.json")
+    (tmp_path / "ddp.node99.capture.json").mkdir()
+    result = found(tmp_path)
+    assert len(result.found) == 1
+    (problem,) = result.problems
+    assert problem.code == "unusable-sidecar"
+    # In all, three of one reason, the others of it, and one of another reason.
+    assert numbers_of(problem.message) == [51, 0, 1, 2, 47, 99]
 
 
 @pytest.mark.parametrize(
@@ -410,8 +435,9 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name, worded):
         runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt"
     )
     assert (log, topology) == (None, None)
-    assert files_of(problems[1]) == ["topo.txt"]
-    worded(problems)
+    (message,) = problems
+    assert files_of(message)[-1] == "topo.txt"
+    worded(message)
 
 
 # Two GPUs and two NICs; nvidia-smi underlines its header.
