@@ -404,16 +404,19 @@ def _unused(reason_of_file: Mapping[Path, str], option: str) -> Problem:
     return problem_with_files("file-beside-unusable", reason_of_file, option=option)
 
 
-def problem_with_files(code: str, reason_of_file: Mapping[Path, str], **facts: object) -> Problem:
+def problem_with_files(
+    code: str, reason_of_file: Mapping[Path, str], *, option: str | None = None
+) -> Problem:
     """Return one problem for all files that are not used, which names the first with their reasons.
 
     Anybody can put any number of bad files beside reports, so a file is no problem of its own.
+    `option` is the one that takes such a file, if the fix of the problem names it.
     """
     names_and_reasons = [
         (_shown(path), printable(reason)) for path, reason in reason_of_file.items()
     ]
     files = few_with_reasons(names_and_reasons, _MAX_NAMES_SHOWN)
-    return problem(code, n=len(names_and_reasons), files=files, **facts)
+    return problem(code, n=len(names_and_reasons), files=files, option=option)
 
 
 def used_beside(paths: Iterable[Path]) -> Problem:
