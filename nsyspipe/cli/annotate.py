@@ -59,13 +59,19 @@ def annotate(
     # The program ImportNvtxt. It is looked for first, before the long work.
     importer = find_importer()
     with opened_run(run, reading, running) as (opened, stage):
-        from nsyspipe.report.annotations import lanes_by_report, planned_copies, write_copy
+        from nsyspipe.report.annotations import (
+            lanes_by_report,
+            planned_copies,
+            remove_unfinished_copies,
+            write_copy,
+        )
 
         # Saved runs were refused above, so this run is read from reports.
         report_run = cast("ReportRun", opened)
         planned = planned_copies(report_run, Path(copies.out))
         lanes_of_report = lanes_by_report(report_run, stage("reading operations"))
         on_progress = stage("writing copies")
+        remove_unfinished_copies(planned)
         for n_done, copy in enumerate(planned, start=1):
             added = write_copy(importer, copy, lanes_of_report.get(copy.report, []))
             if on_progress:
