@@ -67,6 +67,7 @@ _META = "META_DATA_EXPORT"
 _OLD_META = "EXPORT_META_DATA"
 _EVERY_EXPORT_HAS = "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
+_ANOTHER_DIRECTORY = "use another directory: -o DIR"
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
 # nsys takes some times a report's size in memory, and a disk only so much at once
 _MAX_ROWS = 1000
@@ -165,7 +166,7 @@ def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_writable(directory, error) from error
+        raise OutputError.not_writable(str(directory), error, fix=_ANOTHER_DIRECTORY) from error
 
 
 def _remove_abandoned_exports(pairs: Iterable[_Pair]) -> None:
@@ -213,12 +214,6 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
     return [outcome for outcome in outcomes if isinstance(outcome, Exported)]
 
 
-def _not_writable(path: Path, error: OSError) -> OutputError:
-    return OutputError(
-        str(path), f"cannot be written ({error.strerror})", fix="use another directory: -o DIR"
-    )
-
-
 def target_of(report: Path, directory: Path | None = None) -> Path:
     """Return where a report is exported to. Without a directory, this is next to the report."""
     folder = report.parent if directory is None else directory
@@ -236,9 +231,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     if not target.exists():
         return False
     if not target.is_file():
-        raise OutputError(
-            str(target), "is not an ordinary file", fix="use another directory: -o DIR"
-        )
+        raise OutputError(str(target), "is not an ordinary file", fix=_ANOTHER_DIRECTORY)
     try:
         # None for a file that is not an export of nsys.
         origin = _origin(target)
@@ -256,7 +249,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     if is_of_other_report:
         # Not even `force` replaces this export, which may be all that is left of the other capture.
         what = f"was exported from {origin.report_name}, not from {source.name}"
-        raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
+        raise OutputError(str(target), f"exists, and {what}", fix=_ANOTHER_DIRECTORY)
     is_older_than_report = target.stat().st_mtime_ns < report_time_ns
     return origin.is_complete and not is_older_than_report and not force
 
@@ -338,7 +331,7 @@ def _outcome(future: Future[None], source: Path, target: Path) -> Exported | Nsy
     try:
         future.result()
     except OSError as error:
-        return _not_writable(target, error)
+        return OutputError.not_writable(str(target), error, fix=_ANOTHER_DIRECTORY)
     except NsyspipeError as error:
         return error
     return Exported(target, source, EXPORTED)

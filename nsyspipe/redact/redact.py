@@ -402,5 +402,5 @@ def _writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(decoded(str(out)), problem, fix="another directory") from error
+        place = decoded(str(out))
+        raise OutputError.not_writable(place, error, fix="another directory") from error
