@@ -419,15 +419,16 @@ def place_as_given(place: Path, example: Path) -> str:
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:
     """Return names as ``a, b and c``, or with another `joint` as ``a, b or c``.
 
-    Of more than `most` names, only the first are listed, as ``a, b and 3 more``.
+    Of more than `most` names, only the first are listed, as ``a, b and 3 more``. Without names, the
+    text is empty, as that of `few`.
     """
     entries = [str(name) for name in names]
     if most is not None and len(entries) > most:
         n_hidden = len(entries) - most
         entries = [*entries[:most], f"{n_hidden} more"]
+    if len(entries) <= 1:
+        return "".join(entries)
     *first_entries, last_entry = entries
-    if not first_entries:
-        return last_entry
     separated_entries = ", ".join(first_entries)
     return f"{separated_entries} {joint} {last_entry}"
 

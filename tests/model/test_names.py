@@ -2,7 +2,26 @@
 
 import pytest
 
-from nsyspipe.model.names import few_with_reasons
+from nsyspipe.model.names import few, few_with_reasons, listed
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        ("a", "a"),
+        ("ab", "a and b"),
+        ("abc", "a, b and c"),
+        ("abcd", "a, b, c and 1 more"),
+        (range(6), "0, 1, 2 and 3 more"),
+    ],
+)
+def test_names_are_listed_up_to_a_number(names, text):
+    assert listed(names, most=3) == text
+
+
+def test_without_names_lists_are_empty():
+    assert (listed([]), listed(iter(()), joint="or"), few([], most=3)) == ("", "", "")
 
 
 @pytest.mark.parametrize(
