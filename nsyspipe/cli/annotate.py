@@ -10,6 +10,7 @@ from nsyspipe.cli.inputs import opened_run, refuse_saved_runs
 from nsyspipe.cli.options import OneRunOptions, RunningOptions, option, with_options
 from nsyspipe.cli.outputs import say_written
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import counted, verb_for
 
 if TYPE_CHECKING:
     from nsyspipe.report_run import ReportRun
@@ -76,8 +77,10 @@ def annotate(
             added = write_copy(importer, copy, lanes_of_report.get(copy.report, []))
             if on_progress:
                 on_progress(n_done, len(planned))
-            ranges = "1 range" if added.n_ranges == 1 else f"{added.n_ranges} ranges"
+            ranges = counted(added.n_ranges, "range")
             say_written(f"{copy.target} ({ranges} added)", quiet=running.quiet)
             if added.n_left_out:
-                note = f"note: {added.n_left_out} ranges are outside of the captured time"
+                left_out = counted(added.n_left_out, "range")
+                are = verb_for(added.n_left_out, "are")
+                note = f"note: {left_out} {are} outside of the captured time"
                 typer.echo(note, err=True)

@@ -182,6 +182,8 @@ _LARGEST_STEP = 2**63 - 1
 
 # The directory of a run, in each table of a store, is named by this and the ID of the run.
 RUN_DIRECTORY = "run_id="
+# Verbs after a count, and the same verbs after 1.
+SINGULAR_VERBS = {"are": "is", "do": "does", "have": "has", "run": "runs", "were": "was"}
 
 
 def is_nccl_communicator(name: str) -> bool:
@@ -431,6 +433,21 @@ def listed(names: Iterable[object], most: int | None = None, joint: str = "and")
     *first_entries, last_entry = entries
     separated_entries = ", ".join(first_entries)
     return f"{separated_entries} {joint} {last_entry}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, ``1 check`` or ``3 checks``."""
+    return f"{count} {noun_for(count, noun)}"
+
+
+def noun_for(count: float, noun: str) -> str:
+    """Return a noun, in the plural unless the count is 1."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def verb_for(count: int, verb: str) -> str:
+    """Return a verb of `SINGULAR_VERBS` after a count, ``1 rank is`` or ``3 ranks are``."""
+    return SINGULAR_VERBS[verb] if count == 1 else verb
 
 
 def is_redacted_host(host: str) -> bool:
