@@ -31,6 +31,7 @@ from nsyspipe.model.captured import (
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem
 from nsyspipe.model.side_files import NcclLog, Sidecar, Topology
+from nsyspipe.model.text_files import open_ordinary
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
     CAPTURE_RANGE,
@@ -417,9 +418,15 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
 
 
 def _read_sidecar(path: Path) -> Sidecar:
-    require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
-    with path.open("rb") as file:
+    """Read a sidecar; a ValueError or an OSError if it cannot be used.
+
+    A sidecar may be a link, because a report may be one: users link the reports of a capture into
+    another directory, with the sidecar. This is harmless, because only known fields of JSON are
+    taken, each checked. What the sidecar names must be in the directory of the link.
+    """
+    with open_ordinary(path, _MAX_SIDECAR_BYTES) as file:
         content = file.read(_MAX_SIDECAR_BYTES + 1)
+    # The file may have grown since it was opened.
     require(len(content) <= _MAX_SIDECAR_BYTES, "larger than a sidecar can be")
     return parse_sidecar(content, path)
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -78,6 +79,52 @@ def test_a_sidecar_of_other_reports_is_ignored(
     assert [
         sorted(one.by_argument) for one in found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite").found
     ] == [[0], [1]]
+
+
+def test_a_sidecar_may_be_a_link_as_a_report_may_be_one(tmp_path):
+    capture, linked = tmp_path / "capture", tmp_path / "linked"
+    capture.mkdir()
+    linked.mkdir()
+    put(capture, RANKS | {"nccl_log_files": ["ddp.nccl.log"]})
+    (capture / "ddp.nccl.log").write_text(LOG)
+    (linked / "ddp.capture.json").symlink_to(capture / "ddp.capture.json")
+    result = found(linked)
+    (one,) = result.found
+    assert (sorted(one.by_argument), result.problems) == ([0, 1], ())
+    # What the sidecar names is looked for in the directory of the link.
+    log, _, problems = read_beside([one.sidecar], wants_log=True, wants_topology=False)
+    assert (log, [one.code for one in problems]) == (None, ["sidecar-file-unusable"])
+
+
+def secret(folder):
+    path = folder / "secret.json"
+    path.write_text(json.dumps({"auths": {"registry": {"auth": "hunter2"}}, "name": "hunter2 x"}))
+    return path
+
+
+def large(folder):
+    path = folder / "large.json"
+    path.write_text(json.dumps(RANKS) + " " * 2**20)
+    return path
+
+
+def pipe(folder):
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [secret, large, pipe, lambda folder: folder, lambda _: Path("/dev/zero")],
+    ids=["secret", "large", "pipe", "directory", "device"],
+)
+def test_of_the_target_of_a_link_nothing_is_taken_but_a_sidecar(tmp_path, target):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "ddp.capture.json").symlink_to(target(tmp_path))
+    result = found(runs)
+    assert result.found == ()
+    assert "hunter2" not in repr(result)
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
