@@ -401,11 +401,12 @@ def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
     `statistics` are the statistics of the metrics in the table. A metric without values has None,
     and all metrics of a capture without steps have None.
     """
-    if statistics == {None}:
+    statistics_of_values = statistics - {None}
+    if not statistics_of_values:
         second_line = ""
-    elif statistics == {MEAN}:
+    elif statistics_of_values == {MEAN}:
         second_line = "\nmean"
-    elif MEAN in statistics:
+    elif MEAN in statistics_of_values:
         second_line = "\nmean or median"
     else:
         second_line = "\nmedian"

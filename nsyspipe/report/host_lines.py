@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.model.names import counted
 from nsyspipe.model.python_files import IN_PROGRAM, INNERMOST, NOT_SEEN
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
-from nsyspipe.report.units import count_text
+from nsyspipe.report.units import count_text, place_of_more
 from nsyspipe.run.run import Run
 
 # Terminal widths from which on columns are shown that are not needed most.
@@ -46,10 +47,10 @@ def line_table(
     is_innermost = pc.equal(lines["frame"], INNERMOST)
     innermost_lines = lines.filter(is_innermost)
     n_samples = pc.sum(innermost_lines["n_idle_samples"]).as_py()
-    note = f"{count_text(n_samples)} samples in idle time in all."
+    note = f"{counted(n_samples, 'sample')} in idle time in all."
     n_left_out = len(rows) - len(shown)
     if n_left_out:
-        note += f" {count_text(n_left_out)} more lines are in the table host_lines."
+        note += f" {place_of_more(n_left_out, 'line', 'the table host_lines')}"
     return table_of(_CAPTION, shown, _fields(shown), note, **layout)
 
 

@@ -19,7 +19,7 @@ from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.side import run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
-from nsyspipe.model.names import grouped, listed
+from nsyspipe.model.names import counted, grouped, listed
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -41,7 +41,6 @@ from nsyspipe.report.files import head_of
 from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import (
     absent,
-    counted,
     ms_text,
     percent_text,
     rate_text,

@@ -27,7 +27,16 @@ from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS, FIGURES
-from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
+from nsyspipe.model.names import (
+    LONGEST_CALL,
+    counted,
+    few,
+    grouped,
+    listed,
+    noun_for,
+    printable,
+    ranges,
+)
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN, OF_FILES_BESIDE
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.typed_tables import (
@@ -38,11 +47,9 @@ from nsyspipe.model.typed_tables import (
 )
 from nsyspipe.report.units import (
     bandwidth_text,
-    counted,
     delta_text,
     metric_label,
     ms_text,
-    noun_for,
     percent_text,
     upper_first,
 )

@@ -32,7 +32,7 @@ from nsyspipe.errors import (
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
-from nsyspipe.model.names import few, ranges
+from nsyspipe.model.names import counted, few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.side_files import NcclFacts
@@ -650,8 +650,9 @@ class Run(NamedTables, ABC):
         if self.is_capture:
             steps = "a capture without steps"
         else:
-            steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
-        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
+            steps = f"{counted(figures['n_steps'], 'step')}, {figures['n_summary_steps']} used"
+        ranks = counted(self.header.n_ranks, "rank")
+        return f"<Run {self.header.label!r}: {ranks}, {steps}>"
 
     def table(self, name: str) -> pa.Table:
         """Return the table with this name.
