@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -475,10 +474,10 @@ class Strings:
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of the prefixes. One prefix is needed."""
-        literal_prefixes = "|".join(map(re.escape, prefixes))
-        pattern = f"^({literal_prefixes})"
-        matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)
-        begins: Flags = matches.to_numpy(zero_copy_only=False)
+        begins: Flags = np.zeros(len(self._values), np.bool_)
+        for prefix in prefixes:
+            has_prefix = pc.starts_with(self._values, prefix, ignore_case=ignore_case)
+            begins |= has_prefix.to_numpy(zero_copy_only=False)
         return self._ids[begins]
 
 

@@ -560,7 +560,7 @@ def stragglers_table(
     """
     is_chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
     matched = collectives.select(_COLUMNS_FOR_STRAGGLERS).filter(is_chosen)
-    summary_steps = steps.filter(steps["in_summary"])
+    summary_steps = steps.select(["rank", "wait_ns"]).filter(steps["in_summary"])
     # If every wait time is known and nothing matched, there was no communication. Then no rank came
     # late, even if collectives of other steps are not known.
     are_waits_known = summary_steps.num_rows > 0 and not summary_steps["wait_ns"].null_count

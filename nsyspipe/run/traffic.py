@@ -62,7 +62,8 @@ def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool)
     Each communicator and collective has one more row for all ranks. `steps` is `schema.STEPS`.
     """
     rows = cross_rank.rows
-    summary_steps = steps.filter(steps["in_summary"])
+    needed_columns = steps.select(["rank", "step", "start_ns", "end_ns", "comm_ns"])
+    summary_steps = needed_columns.filter(steps["in_summary"])
     summary_numbers = summary_steps["step"].to_numpy()
     in_summary = rows.in_step & np.isin(rows.step, summary_numbers)
     rows_of_cells = [*_cells(cross_rank, summary_steps, in_summary)]
