@@ -233,8 +233,9 @@ def programs(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def captures(real, programs):
-    return Captures(real, programs)
+def captures(real, request):
+    # Few tests need the reports of other programs, and unpacking them takes seconds.
+    return Captures(real, lambda: request.getfixturevalue("programs"))
 
 
 @pytest.fixture
