@@ -296,6 +296,8 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     if host_copies is None:
         return canonical.HOST_WAITS.empty()
     copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
+    if not copies.num_rows:
+        return canonical.HOST_WAITS.empty()
     ids_of_copies = copies["correlationId"].to_numpy()
     calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
     # Null for a call whose copy nsys did not record.
@@ -367,6 +369,8 @@ def _blocking_calls(
     else:
         rows = np.union1d(sync_rows, blocking_copies.pageable_calls)
         is_of_copy = np.isin(rows, blocking_copies.calls)
+    if not rows.size:
+        return canonical.BLOCKING_CALLS.empty()
     calls = all_calls.take(pa.array(rows))
     calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
     names = pa.array(text_of_name.keys(), pa.int64())

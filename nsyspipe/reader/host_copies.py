@@ -63,6 +63,9 @@ def find_blocking_copies(
     the ids of the names of calls that synchronise a device or a stream. `async_names` are the ids
     of the names of calls that do not wait.
     """
+    if not copies.num_rows:
+        no_calls = np.empty(0, np.int64)
+        return BlockingCopies(canonical.BLOCKING_COPIES.empty(), no_calls, no_calls)
     call_of_any_copy = _calls_of(copies, calls)
     has_call = call_of_any_copy >= 0
     launched_copies = copies.filter(pa.array(has_call))
