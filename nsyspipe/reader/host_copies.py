@@ -64,8 +64,7 @@ def find_blocking_copies(
     of the names of calls that do not wait.
     """
     if not copies.num_rows:
-        no_calls = np.empty(0, np.int64)
-        return BlockingCopies(canonical.BLOCKING_COPIES.empty(), no_calls, no_calls)
+        return _none_blocking()
     call_of_any_copy = _calls_of(copies, calls)
     has_call = call_of_any_copy >= 0
     launched_copies = copies.filter(pa.array(has_call))
@@ -83,6 +82,12 @@ def find_blocking_copies(
     table = _table(launched_copies, calls, call_of_copy, host_memory, is_blocking)
     pageable_calls = np.unique(call_of_copy[is_pageable])
     return BlockingCopies(table, pageable_calls, blocking_calls)
+
+
+def _none_blocking() -> BlockingCopies:
+    """Return that no copy blocks the host."""
+    no_calls = np.empty(0, np.int64)
+    return BlockingCopies(canonical.BLOCKING_COPIES.empty(), no_calls, no_calls)
 
 
 def _host_memory(copies: pa.Table, is_from_host: Flags) -> Int64:
