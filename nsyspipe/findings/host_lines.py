@@ -159,6 +159,9 @@ def line_figures(evidence: Evidence, name: str, finding: Finding) -> Mapping[str
         return {}
     # Empty, unless the user wants no lines. Waits for the lock are known even then.
     why_no_line = {LINE_UNKNOWN: LEFT_OUT} if evidence.are_lines_left_out else {}
+    has_samples = evidence.host_lines.num_rows > 0
+    if not has_samples and not evidence.lock_waits:
+        return why_no_line
     rank = _rank_of(evidence, finding)
     lines = evidence.host_lines
     steps = evidence.steps

@@ -863,7 +863,9 @@ def _encode_texts(column: pa.ChunkedArray) -> _EncodedTexts:
 
 def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[Any, Any]:
     """Aggregate a column for each value of a key, in the order in which the values come first."""
-    by_key = rows.group_by(key, use_threads=False)
+    # Arrow takes time for each column of a table that it groups.
+    needed_columns = rows.select([key, column])
+    by_key = needed_columns.group_by(key, use_threads=False)
     aggregates = by_key.aggregate([(column, function)])
     keys = aggregates[key].to_pylist()
     values = aggregates[f"{column}_{function}"].to_pylist()
@@ -878,6 +880,8 @@ def select_rows(rows: pa.Table, column: str, value: object) -> pa.Table:
 
 def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace what is not known by 0."""
+    if not column.null_count:
+        return column
     return pc.fill_null(column, 0)
 
 

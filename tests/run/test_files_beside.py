@@ -14,8 +14,6 @@ from nsyspipe.run.doctor import examine
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 
-pytestmark = pytest.mark.reads_anew
-
 STEPS = [(1000, 100, 40, 60)] * 3
 HEADER = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
 TOPOLOGY = HEADER + "GPU0\t X \tNV18\t0-63\t0\t\tN/A\nGPU1\tNV18\t X \t0-63\t0\t\tN/A\n"
