@@ -49,6 +49,7 @@ _QUESTIONS_OF_DEVICES = {
     "gpu_model",
     "nccl_ranges",
     "message_bytes",
+    "device_clock",
     "idle_causes",
     "kernel_shapes",
     "cuda_graphs",

@@ -83,6 +83,7 @@ LESS_WAITING = (
 _MIN_MOSTLY_HIDDEN_SHARE = 0.5
 _NO_CALLS = "API calls were not recorded"
 _NONE_RECORDED = "none recorded"
+_UNKNOWN_CLOCKS = "unknown, because the clocks of CPU and GPU cannot be compared"
 _UNREAD_METRICS = "samples that nsyspipe cannot read"
 SAMPLE_PYTHON = (
     "capture with nsys profile --python-sampling=true, and export with --include-blobs=true (nsys "
@@ -525,6 +526,9 @@ def _idle_causes(report: Examined) -> Answer:
     n_records = report.counts.rows[versions.SYNCHRONIZATION]
     record_count = ("synchronization records", n_records)
     n_calls = report.counts.n_timed_calls
+    if n_calls and report.has("device-clock-unknown"):
+        status = _status_of_unknown_clocks(report)
+        return _lack("device-clock-unknown", _UNKNOWN_CLOCKS, status=status)
     if n_calls and report.digest.n_graphs:
         return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
     if n_calls:
@@ -532,6 +536,32 @@ def _idle_causes(report: Examined) -> Answer:
     if n_records:
         return _lack("no-launches", counts=(record_count,), status=PARTLY)
     return _lack("no-launches", _NO_CALLS)
+
+
+def _device_clock(report: Examined) -> Answer:
+    """Return how well the clocks of CPU and GPU agree.
+
+    Idle causes compare times of both. The answer is "partly" if the error of the clocks is large,
+    and "no" if the error is longer than a step.
+    """
+    if not report.counts.n_timed_calls:
+        return _lack("no-launches", _NO_CALLS)
+    if report.has("device-clock-unknown"):
+        text = "they may differ by more than a step"
+        return _lack("device-clock-unknown", text, status=_status_of_unknown_clocks(report))
+    if report.has("device-clock-uncertain"):
+        text = "they may differ by more than 1 ms"
+        return _lack("device-clock-uncertain", text, status=PARTLY)
+    if report.has("device-clock-apart"):
+        return Answer(YES, text="they differ, and nsyspipe corrects this")
+    return Answer(YES, text="no difference of more than 1 ms found")
+
+
+def _status_of_unknown_clocks(report: Examined) -> str:
+    """Return "no" if the clock of each GPU in the report is unknown, else "partly"."""
+    codes = [problem.code for problem in report.digest.problems]
+    n_unknown = codes.count("device-clock-unknown")
+    return NO if n_unknown >= len(report.pids) else PARTLY
 
 
 def _nccl_ranges(report: Examined) -> Answer:
@@ -1121,6 +1151,9 @@ QUESTIONS = (
     Question("gpu_model", "the GPU of each rank", _each(_gpu_model)),
     Question("nccl_ranges", "the collective of each call", _each(_nccl_ranges)),
     Question("message_bytes", "bytes and bandwidth of collectives", _each(_message_bytes)),
+    Question(
+        "device_clock", "comparing CPU and GPU times, as for idle causes", _each(_device_clock)
+    ),
     Question("idle_causes", "why the GPU is idle", _each(_idle_causes)),
     Question("kernel_shapes", "slowdown under communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
