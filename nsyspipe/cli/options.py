@@ -62,7 +62,8 @@ _FLOPS = (
 )
 _PEAK = (
     "Datatype of most matrix multiplications. MFU is a share of the peak rate of the GPU for this "
-    "datatype, without sparsity. By default, nsyspipe takes the datatype from the names of the kernels."
+    "datatype, without sparsity. By default, nsyspipe takes the datatype from the names of the "
+    "kernels."
 )
 _NO_EFFECT = "Has no effect here."
 _FROM_SIDECAR = "[default: from NAME.capture.json, which the launchers of nsyspipe write]"
