@@ -790,6 +790,11 @@ TERMS = (
         "Peak bandwidth",
         "The bandwidth that the data sheet of an interconnect gives for one direction.",
     ),
+    Term(
+        "Stream dependency",
+        "A kernel or copy starts only after work on another stream of the GPU has ended, because "
+        "the program asked for this order.",
+    ),
     Term("Peer", "The rank that a rank sends to or receives from."),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
     Term("Input-bound", "The GPU waits because the CPU is loading data."),

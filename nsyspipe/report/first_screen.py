@@ -259,6 +259,11 @@ def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     main_cause = max(known_ns, key=known_ns.__getitem__)
     if known_ns[main_cause] > idle_ns / 2:
         yield f"Main cause of idle time: {words.idle_cause(main_cause)}."
+        if main_cause == "idle_dependency_ns":
+            yield (
+                "These kernels were launched, but waited for another stream or for the GPU to "
+                "start them."
+            )
 
 
 def _rank_notes(run: Run) -> Iterator[str]:

@@ -86,7 +86,8 @@ _TIMES_FROM_WIDTH = {"comm_ns": _STANDARD_WIDTH, "exposed_memory_ns": _MEDIUM_WI
 _STEP_NAME = FIGURES["step_time_ns"].short
 _MEANING_OF_TILES = (
     "Times are means over ranks and steps, except the median step time. Percentages are shares of "
-    "the step. Those of overlap are shares of total communication."
+    "the step. Those of overlap are shares of total communication. Exposed copies are copies and "
+    "memsets that run while neither compute nor communication runs."
 )
 _WAITS_AND_DELAYS = (
     "Wait counts in all collectives of a step. Only the longest delay of a step counts, for the "
