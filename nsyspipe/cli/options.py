@@ -318,9 +318,9 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that mark the steps. With 'repetition', a periodic pattern of kernel launches "
-        "marks them. With 'none', the capture is one whole. [default: repeated ranges that contain "
-        "at least half of the launches, else repetition, else none]",
+        "NVTX ranges that mark the steps. The word 'repetition' finds steps by a periodic pattern "
+        "of kernel launches. The word 'none' treats the capture as a whole. [default: repeated "
+        "ranges that contain at least half of the launches, else repetition, else none]",
         "REGEX|repetition|none",
     )
     steps: int | None = option(

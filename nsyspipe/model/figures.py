@@ -204,7 +204,10 @@ _RUN_FIGURES = (
         label="Throughput",
         short="throughput",
         meaning="1 / mean step time",
-        definition="Training steps per second: one divided by the mean step time.",
+        definition=(
+            "Training steps per second: one divided by the mean step time. If nsyspipe diff "
+            "compares medians, it is one divided by the median step time."
+        ),
     ),
     Figure(
         column="tokens_per_s",
@@ -794,6 +797,11 @@ TERMS = (
         "Stream dependency",
         "A kernel or copy starts only after work on another stream of the GPU has ended, because "
         "the program asked for this order.",
+    ),
+    Term(
+        "Variation",
+        "How much the step time differs between the steps of a capture, or between captures of the "
+        "same program.",
     ),
     Term("Peer", "The rank that a rank sends to or receives from."),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),

@@ -610,7 +610,7 @@ def notes(board: Scoreboard) -> list[str]:
     """Return how to read the table.
 
     The notes are about formulas, uneven steps, runs of different sizes, how steps were found,
-    environments, thresholds, and the spread between captures.
+    environments, thresholds, and the variation between captures.
     """
     texts = [_formula_note(board)]
     texts += uneven_notes(board.evenness.items())
@@ -671,7 +671,7 @@ def short_notes(board: Scoreboard) -> list[str]:
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
-    """Return how intervals treat the spread between captures, if some runs have one capture.
+    """Return how intervals treat the variation between captures, if some runs have one capture.
 
     Empty if no run has a confidence interval, or if all runs have several captures.
     """
@@ -681,12 +681,12 @@ def spread_texts(board: Scoreboard) -> list[str]:
     if not has_intervals or not labels_of_one_capture:
         return []
     if len(labels_of_one_capture) == len(board.sides):
-        spread = "the confidence intervals do not include the spread between captures"
+        gap = "the confidence intervals do not include the variation between captures"
         fix = "Pass several captures of a run with the same LABEL=."
-        return [f"One capture per run: {spread}. {fix}"]
+        return [f"One capture per run: {gap}. {fix}"]
     is_single = len(labels_of_one_capture) == 1
     verb = "has one capture" if is_single else "have one capture each"
-    source = "nsyspipe takes the spread between captures from the runs with several captures."
+    source = "nsyspipe takes the variation between captures from the runs with several captures."
     labels = _listed(labels_of_one_capture)
     return [f"{labels} {verb}. {source}"]
 
