@@ -788,8 +788,10 @@ _OF_LOG = {
 
 def _fact_without_value(row: Mapping[str, Any]) -> str:
     """Return a fact that a side did not record, with the value of the side that has it."""
-    is_of_log = row["recorded_on"] == NEITHER_SIDE and row["what"] in _OF_LOG
-    return _OF_LOG[row["what"]] if is_of_log else _fact_of_one_side(row)
+    if row["recorded_on"] != NEITHER_SIDE:
+        return _fact_of_one_side(row)
+    name = _OF_LOG.get(row["what"]) or _fact_of_one_side(row)
+    return name.removesuffix(" per step")
 
 
 def _has_reason(row: Mapping[str, Any]) -> bool:

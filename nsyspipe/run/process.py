@@ -643,7 +643,7 @@ def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Prob
     # The clocks differ by a value in a span, so the length of the span is the error.
     error_ns = clock.span_ns
     # A process with one device needs no number of it.
-    device = "the device" if events.device is None else f"device {events.device.device_id}"
+    device = "the GPU" if events.device is None else f"GPU {events.device.device_id}"
     facts: dict[str, Any] = {"device": device, "process_id": events.process_id}
     if clock.offset_ns:
         offset_ms = f"{clock.offset_ns / 1e6:+,.3f}"
