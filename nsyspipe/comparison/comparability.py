@@ -643,7 +643,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     # texts of both sides tell already.
     if shared_pct != "100%":
         kernels = f"kernels that the {SIDES[0]} also runs"
-        after_text += f" (only {shared_pct} of this compute time is in {kernels})"
+        after_text += f" (only {shared_pct} of its compute time is in {kernels})"
     yield _check(OTHER_WORK, "different work per step", [before.text, after_text], blocks=True)
 
 

@@ -68,6 +68,7 @@ from nsyspipe.report.units import (
     value_text,
 )
 from nsyspipe.report.words import (
+    IDLE_PHRASES,
     Trouble,
     backward_source,
     opposed_text,
@@ -505,7 +506,9 @@ def _kernels_note(n_kernels: int, n_shown: int) -> str:
 def _side_text(unit: str | None, value: float | str | None) -> str:
     if isinstance(value, float):
         return value_text(unit, value)
-    return value or "not set"
+    if not value:
+        return "not set"
+    return value.replace(HIDDEN, _HIDDEN_WORD)
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
@@ -727,7 +730,13 @@ def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
 
 
 def shown_name(what: str) -> str:
-    """Return what a fact is called on the screen."""
+    """Return what a fact is called on the screen.
+
+    A cause of idle time (``idle, launch``) is called as in sentences.
+    """
+    part, _, idle_cause = what.partition(", ")
+    if part == "idle" and idle_cause in IDLE_PHRASES:
+        return IDLE_PHRASES[idle_cause]
     return _SHOWN_AS.get(what, what)
 
 
@@ -770,6 +779,8 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
     return sides_with_data[0] if len(sides_with_data) == 1 else None
 
 
+# Stands for a value that a sidecar or a redacted report hides.
+_HIDDEN_WORD = "(hidden)"
 # What the straggler is called if it is not known, next to its delay.
 _WHICH_STRAGGLER = "which rank is the straggler"
 _INTERVALS = (

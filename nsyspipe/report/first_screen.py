@@ -42,6 +42,8 @@ from nsyspipe.run.run import Run
 
 _MAX_SHOWN_WARNINGS = 3
 _MAX_SHOWN_CODES = 4
+# Of an upper bound on late launches. Less idle time for other causes is not named.
+_MIN_NAMED_SHARE_OF_OTHER_CAUSES = 0.25
 # Without this check, the cause of idle time is not known.
 _OF_LAUNCHES = "launch-bound"
 # At this share of the step the main cause of idle time is named.
@@ -275,8 +277,9 @@ def _rank_notes(run: Run) -> Iterator[str]:
         return
     if not overview.has_straggler(run):
         most = ms_text(spread.ns, n_digits=2)
-        balanced = "Ranks are balanced: these parts differ by at most"
-        yield f"{balanced} {most} between ranks."
+        yield f"Ranks are balanced: no part differs by more than {most} between ranks."
+        if overview.do_waits_differ(run):
+            yield "Their wait time differs more, but most of it overlaps with compute."
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -370,6 +373,10 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
     if finding.is_wait_included:
         yield "May include wait time for other ranks, which is not known."
+    share = finding.bound.other_causes_share
+    if share >= _MIN_NAMED_SHARE_OF_OTHER_CAUSES:
+        percent = short_percent(share)
+        yield f"{percent} of this bound is idle time for data loading or blocking calls."
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:

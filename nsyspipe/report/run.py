@@ -90,8 +90,8 @@ _MEANING_OF_TILES = (
     "memsets that run while neither compute nor communication runs."
 )
 _WAITS_AND_DELAYS = (
-    "Wait counts in all collectives of a step. Only the longest delay of a step counts, for the "
-    "rank that caused it."
+    "wait is a sum over all collectives of a step. delay caused is the longest delay of a step "
+    "alone, for the rank that caused it."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
@@ -507,7 +507,8 @@ def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
             label, value, unit, meaning=reason, missing=absence.text, category=category
         )
     meaning = _meaning(run, name, summary)
-    if name not in RATIOS:
+    # The numerator of the MFU is ideal compute, which is no part of the time that passed.
+    if name not in RATIOS or name == "mfu":
         return blocks.Tile(label, value, unit, meaning=meaning, category=category)
     mean_time = _mean_time_text(run, name)
     unseen = words.unseen_idle(run) if name == "idle_share" else ""

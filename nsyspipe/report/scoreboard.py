@@ -138,7 +138,10 @@ def subject(board: Scoreboard) -> Facts:
         sizes = {row["n_ranks"] for row in group.rows}
         if len(sizes) == 1:
             facts.append(group.title)
-    facts.append(f"baseline: {board.reference}")
+    if len(groups) == 1:
+        facts.append(f"baseline: {board.reference}")
+    else:
+        facts.append(f"{len(groups)} groups, each with a baseline of its own")
     return Facts(facts, "Runs")
 
 
@@ -587,15 +590,15 @@ def _why_undecided(row: Row) -> str:
 
 
 def _speed(row: Row, *, peer: str | None) -> str:
-    """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
+    """Return a speed-up with its interval: ``1.12x the mean speed of ddp (1.11 to 1.13)``.
 
-    If `peer` is None, the text says ``its speed``. If two decimals do not distinguish the speed-up
-    from both ends of the interval, there are three decimals.
+    If `peer` is None, the text says ``its mean speed``. If two decimals do not distinguish the
+    speed-up from both ends of the interval, there are three decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    whose = f"the speed of {peer}" if peer else "its speed"
+    whose = f"the mean speed of {peer}" if peer else "its mean speed"
     if low is None:
         return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)

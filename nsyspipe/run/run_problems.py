@@ -365,7 +365,8 @@ def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
     has_calls = pc.greater(n_calls, 0)
     n_steps = pc.sum(has_calls).as_py()
     if n_steps:
-        yield problem("alloc-sizes-unrecorded", n=n_steps)
+        n_all_steps = summary_steps.num_rows
+        yield problem("alloc-sizes-unrecorded", n=n_steps, total=n_all_steps)
 
 
 def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:
