@@ -205,8 +205,8 @@ _RUN_FIGURES = (
         short="throughput",
         meaning="1 / mean step time",
         definition=(
-            "Training steps per second: one divided by the mean step time. If nsyspipe diff "
-            "compares medians, it is one divided by the median step time."
+            "Training steps per second: one divided by the mean step time, or by the median step "
+            "time where nsyspipe diff compares medians."
         ),
     ),
     Figure(
@@ -237,7 +237,7 @@ _RUN_FIGURES = (
         unit="FLOP/s",
         better="higher",
         is_most_first=True,
-        label="FLOPs per second and GPU",
+        label="FLOPs per second per GPU",
         short="FLOP rate",
         meaning="of one GPU, mean over ranks",
         definition="FLOPs of one step on one rank, divided by the step time of that rank.",
@@ -252,8 +252,8 @@ _RUN_FIGURES = (
         short="MFU",
         meaning="of the dense peak of the GPU",
         definition=(
-            "FLOPs per second and GPU as a share of the dense peak of the GPU for the datatype of "
-            "the matrix multiplications."
+            "FLOPs per second of a GPU, as a share of the dense peak of the GPU for the datatype "
+            "of the matrix multiplications."
         ),
     ),
     Figure(

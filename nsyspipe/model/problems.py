@@ -796,9 +796,7 @@ _KINDS = (
             "the reports do not identify the ranks. nsyspipe numbered the ranks by order of "
             "argument, GPU and process"
         ),
-        fix=(
-            '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes'
-        ),
+        fix=('--rank-map "REPORT=RANK,...", or REPORT:PID=RANK if a report has several processes'),
     ),
     ProblemKind(
         code="rank-map-differs",

@@ -414,7 +414,7 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
         "NCCL": capture.nccl_version,
         "CUDA": capture.cuda_version,
         "driver": capture.driver_version,
-        "commit": _commit_text(capture),
+        "program at commit": _commit_text(capture),
     }
     return [(name, value) for name, value in rows.items() if value]
 
