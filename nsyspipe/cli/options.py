@@ -340,7 +340,7 @@ class ReadingOptions:
         default=AUTO,
     )
     rank_map: str | None = option(
-        "Rank of each report, or a file of such pairs. For several reports: "
+        "Pairs REPORT=RANK, or a file with such pairs. A pattern takes a range of ranks, in order: "
         "node1_[0-7].sqlite=8-15.",
         'FILE|"a.sqlite=0,..."',
     )
@@ -455,8 +455,8 @@ class NamedRunOptions(OneRunOptions):
         "Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v"
     )
     top: int | None = option(
-        "Print the N most expensive kernels, collectives and communicators, also in Markdown, and "
-        "the lines of Python in most idle time.",
+        "Print the N most expensive kernels, collectives and communicators, and the N lines of "
+        "Python with most samples in idle time. The Markdown has the first three too.",
         "N",
         least=1,
     )
