@@ -98,7 +98,8 @@ def load(
     comm_kernel
         Regular expression for communication kernels in addition to NCCL kernels.
     lines
-        Whether nsyspipe reads samples of Python, which show the lines that the GPU waits for.
+        Whether nsyspipe reads samples of Python, which show the lines that ran while the GPU
+        waited.
     skip_first
         Number of complete warm-up steps to skip. ``"auto"`` skips the first, if another step
         remains.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from nsyspipe.cli.inputs import opened_run, refuse_saved_runs
-from nsyspipe.cli.options import OneRunOptions, RunningOptions, option, with_options
+from nsyspipe.cli.options import RunningOptions, RunWithoutWorkOptions, option, with_options
 from nsyspipe.cli.outputs import say_written
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import counted, verb_for
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from nsyspipe.report_run import ReportRun
 
 _RUN = (
-    "The reports of one run as nsys captured them (.nsys-rep): files, a directory, or a glob. "
-    "Pass all ranks, because wait time needs them."
+    "The reports of one run: .nsys-rep files, a directory, or a glob. You can pass a .sqlite "
+    "export if its .nsys-rep is in the same directory. Pass the reports of all ranks, because wait "
+    "time needs them."
 )
 
 
@@ -38,18 +39,19 @@ def annotate(
     run: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=_RUN)],
     *,
     copies: CopyOptions,
-    reading: OneRunOptions,
+    reading: RunWithoutWorkOptions,
     running: RunningOptions,
 ) -> None:
     """Copy reports, and add ranges for steps, exposed communication, wait time and findings.
 
-    To see the ranges, open a copy in Nsight Systems, and expand Target (0:0) at the top. annotate
-    never changes the report itself, and replaces no file. It needs the program ImportNvtxt, which
-    is a part of Nsight Systems.
+    Each copy is an .nsys-rep file. To see the ranges, open a copy in Nsight Systems, and expand
+    Target (0:0) at the top. annotate never changes the report itself, and replaces no file. It
+    needs the program ImportNvtxt, which is a part of Nsight Systems.
 
     \b
     Examples:
       nsyspipe annotate run_0.nsys-rep -o annotated_0.nsys-rep
+      nsyspipe annotate run_0.sqlite -o annotated_0.nsys-rep
       nsyspipe annotate "ddp-8gpu_*.nsys-rep" -o annotated/
     """
     if not copies.out:

@@ -322,7 +322,7 @@ class Outputs:
 class VerboseOutputs(Outputs):
     """The files of an answer, of which the terminal shows the most important part."""
 
-    verbose: bool = flag("Print everything: all metrics, kernels, assumptions and notes.", "-v")
+    verbose: bool = flag("Print more: metrics, kernels, assumptions and notes.", "-v")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, opened_run
-from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
+from nsyspipe.cli.options import RunningOptions, RunWithoutWorkOptions, flag, option, with_options
 from nsyspipe.cli.outputs import VerboseOutputs
 
 NOTHING_ANSWERED = 4  # exit code where none of what was asked has an answer
@@ -47,7 +47,7 @@ def whatif(
     ],
     *,
     changes: Changes,
-    reading: OneRunOptions,
+    reading: RunWithoutWorkOptions,
     outputs: VerboseOutputs,
     running: RunningOptions,
 ) -> None:

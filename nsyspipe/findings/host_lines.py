@@ -69,7 +69,8 @@ LEFT_OUT = "lines were left out on request (--no-lines)"
 TOO_FEW = "nsys took too few samples"
 NO_MAIN_LINE = "no line of the main thread has most of the samples"
 NOT_SEEN_IN_TIME = (
-    "the main thread held Python's lock (GIL), and nsys cannot sample without this lock"
+    "the main thread held Python's lock (GIL), and nsys took its samples only after the thread "
+    "had released it"
 )
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
 MANY_MISSING = (

@@ -180,8 +180,8 @@ def _word_freeing(evidence: Evidence) -> Wording:
     if _is_set(evidence, _THRESHOLD) is not False:
         causes.append(_THRESHOLD)
     advice = (
-        f"Keep memory in the cache of PyTorch: remove {' and '.join(causes)}. If the program "
-        "does not do this, a library allocates memory by itself"
+        f"Keep memory in the cache of PyTorch: remove {' and '.join(causes)}. If the program has "
+        "none of these, look for a library that allocates GPU memory without PyTorch"
     )
     if evidence.mean("n_failed_allocs") is None:
         advice += ", or allocations fail"

@@ -208,9 +208,9 @@ _KINDS = (
         code="python-backtraces",
         severity="info",
         message=(
-            "Python backtraces were recorded, which costs CPU time. Kernel launches may be later "
-            "than without backtraces, so CPU times and idle time for late launches may be too "
-            "high"
+            "Python was sampled, or Python backtraces were recorded, which costs CPU time. Kernel "
+            "launches may be later than without, so CPU times and idle time for late launches may "
+            "be too high"
         ),
         fix="to compare steps, capture without --python-sampling and --python-backtrace",
     ),
@@ -311,7 +311,7 @@ _KINDS = (
     ),
     ProblemKind(
         code="device-clock-uncertain",
-        severity="info",
+        severity="warning",
         message=(
             "the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare "
             "GPU times with CPU times, such as idle causes, may be wrong by up to {ms} ms"
@@ -799,9 +799,7 @@ _KINDS = (
             "the reports do not identify the ranks. nsyspipe numbered the ranks by order of "
             "argument, GPU and process"
         ),
-        fix=(
-            '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes'
-        ),
+        fix=('--rank-map "REPORT=RANK,...", or REPORT:PID=RANK if a report has several processes'),
     ),
     ProblemKind(
         code="rank-map-differs",
@@ -884,7 +882,7 @@ _KINDS = (
             "{n:file that the sidecar (NAME.capture.json) names is"
             "|files that the sidecar (NAME.capture.json) names are} not used: {files}"
         ),
-        fix="pass the paths of the files with --nccl-log and --topology",
+        fix="pass the path of the log with --nccl-log, or of the topology with --topology",
     ),
     # Patterns that match nothing.
     ProblemKind(
@@ -1114,8 +1112,8 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} (all ranks together), but "
-            "nsys did not record how many bytes"
+            "CUDA calls allocate or free GPU memory in {n} of {total} steps (counted per "
+            "rank), but nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
     ),

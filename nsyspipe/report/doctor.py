@@ -64,6 +64,7 @@ _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
     "one_clock": "clock alignment of ranks",
+    "device_clock": "clocks of CPU and GPU",
     "link": "interconnect",
     "message_bytes": "message sizes",
     "trace_values": "--trace values",
@@ -357,23 +358,23 @@ def _ability(statuses: Collection[str]) -> _Ability:
 
 
 def _reports_verdict(examination: Examination) -> str:
-    """Return how many questions reports answer, and which ones they do not answer in full."""
+    """Return how many kinds of data the reports have in full, and which ones they lack."""
     used = [capability for capability in examination.capabilities if capability.is_used]
     statuses_and_names = [
         (capability.status, _display_name(capability.name)) for capability in used
     ]
     names_of_status = grouped(statuses_and_names)
     n_reports = len(examination.reports)
-    subject = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
-    n_answered = len(names_of_status.get(YES, []))
-    n_questions = len(used)
-    sentences = [f"{subject} {n_answered} of {n_questions} questions."]
+    subject = "This report has" if n_reports == 1 else f"These {n_reports} reports have"
+    n_complete = len(names_of_status.get(YES, []))
+    n_kinds = len(used)
+    sentences = [f"{subject} {n_complete} of the {n_kinds} kinds of data that nsyspipe can use."]
     if PARTLY in names_of_status:
         partly = ", ".join(names_of_status[PARTLY])
-        sentences.append(f"Partly answered: {partly}.")
+        sentences.append(f"Incomplete: {partly}.")
     if NO in names_of_status:
-        unanswered = ", ".join(names_of_status[NO])
-        sentences.append(f"Not answered: {unanswered}.")
+        missing = ", ".join(names_of_status[NO])
+        sentences.append(f"Missing: {missing}.")
     return " ".join(sentences)
 
 

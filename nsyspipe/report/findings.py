@@ -71,7 +71,7 @@ _LABELS = {
     "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle from late launches to the start of their kernels",
     "idle_for_input_and_calls": (
-        "idle for data loading or blocking calls, which a faster CPU would reach earlier"
+        "idle for data loading or blocking calls (a CPU that launches faster starts these earlier)"
     ),
     "left_for_launching": "less, because the fastest CPU takes time to launch a step",
     "fastest_launch": "time of the fastest CPU to launch a step",
@@ -163,16 +163,17 @@ _RECORD_LINES = (
 _LOOK_AT_LINE = "Look at this line, at what it calls, and at the loop around it."
 _LOOK_AT_CODE = "Look at these lines, and at what they call."
 _RECORD_LOCK = (
-    "waits were not recorded. To see them, capture with nsys profile "
-    "--trace=cuda,nvtx,osrt,python-gil."
+    "waits were not recorded. To see them, capture with nsys profile --trace=cuda,nvtx,python-gil."
 )
 _MODULE = "<module>"
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
 # Smaller parts of a bound are shown as one number.
 _MIN_NAMED_SHARE_OF_BOUND = 0.01
+# A part of the bound of `launch-bound`.
+_OTHER_CAUSES_PART = "idle_for_input_and_calls"
 # The part "idle" of the bound of `ddp-single-gpu`.
-_IDLE_BESIDES_PAUSES = "idle outside data loading and CPU pauses of 2 ms or more"
+_IDLE_BESIDES_PAUSES = "idle (without data loading and without CPU pauses of 2 ms or more)"
 # Parts of a bound that a limit subtracts.
 _LIMIT_PARTS = {"left_for_launching", "left_for_compute"}
 # An estimate below this share of the step time is shown as zero, without a sign.
@@ -192,6 +193,8 @@ class Bound(Struct, frozen=True):
     parts: str
     # What it assumes, see `words.assumed_text`.
     assumed: str
+    # The share of the bound that is idle time for other causes than the finding is about.
+    other_causes_share: float = 0.0
 
 
 class EstimatedSaving(NamedTuple):
@@ -345,7 +348,14 @@ def _bound(
         share_text=percent_text(share),
         parts=parts_text(evidence, names),
         assumed=words.assumed_text(evidence),
+        other_causes_share=_other_causes_share(saving_ns, evidence),
     )
+
+
+def _other_causes_share(saving_ns: float | None, evidence: Mapping[str, Any]) -> float:
+    """Return which share of a bound on late launches is idle time for input and blocking calls."""
+    parts_ns = evidence.get("saving_ns_per_step_by_part", {})
+    return divided(parts_ns.get(_OTHER_CAUSES_PART, 0.0), saving_ns) or 0.0
 
 
 def _estimate(
@@ -552,6 +562,8 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     if held is not None:
         text += " Meanwhile, another thread held the lock."
         text += f" That thread ran {_held_text(held)}"
+    elif evidence[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
+        text += " So other threads that hold the lock are not the main cause."
     return text
 
 
@@ -764,7 +776,7 @@ def _delays_text(
     text = "the sum of all delays of a step"
     if limits:
         bound_ns = sum(parts_ns.values())
-        cut = f"is {ms_text(delays_ns)}, cut to {ms_text(bound_ns)}"
+        cut = f"is {ms_text(delays_ns)}, limited to {ms_text(bound_ns)}"
         text += f" {cut}, because {', and '.join(limits)}"
     name = names.name(evidence["rank"])
     longest = ms_text(longest_ns)
@@ -785,7 +797,7 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
         reasons = ", and ".join(limits)
-        text += f", cut to {ms_text(bound_ns)}, because {reasons}"
+        text += f", limited to {ms_text(bound_ns)}, because {reasons}"
     return text
 
 
@@ -812,8 +824,8 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
     `part` is a name of `_LIMIT_PARTS`.
     """
     if part == "left_for_compute":
-        return "no step can be shorter than the compute of the rank that computes least"
-    shortest = "no step can be shorter than the fastest CPU needs to launch it"
+        return "a step takes at least the compute time of the rank that computes least"
+    shortest = "a step takes at least the time that the fastest CPU needs to launch its kernels"
     launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
         return shortest

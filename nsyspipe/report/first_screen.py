@@ -40,6 +40,10 @@ from nsyspipe.run.run import Run
 
 _MAX_SHOWN_WARNINGS = 3
 _MAX_SHOWN_CODES = 4
+# Of an upper bound on late launches. Less idle time for other causes is not named.
+_MIN_NAMED_SHARE_OF_OTHER_CAUSES = 0.25
+# Without this check, the cause of idle time is not known.
+_OF_LAUNCHES = "launch-bound"
 # At this share of the step the main cause of idle time is named.
 _MIN_IDLE_SHARE_WITH_CAUSE = 0.05
 # Below this share of communication, overlap is shown as none.
@@ -258,6 +262,11 @@ def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     main_cause = max(known_ns, key=known_ns.__getitem__)
     if known_ns[main_cause] > idle_ns / 2:
         yield f"Main cause of idle time: {words.idle_cause(main_cause)}."
+        if main_cause == "idle_dependency_ns":
+            yield (
+                "These kernels were launched, but waited for another stream or for the GPU to "
+                "start them."
+            )
 
 
 def _rank_notes(run: Run) -> Iterator[str]:
@@ -267,8 +276,9 @@ def _rank_notes(run: Run) -> Iterator[str]:
         return
     if not overview.has_straggler(run):
         most = ms_text(spread.ns, n_digits=2)
-        balanced = "Ranks are balanced: these parts differ by at most"
-        yield f"{balanced} {most} between ranks."
+        yield f"Ranks are balanced: no part differs by more than {most} between ranks."
+        if overview.do_waits_differ(run):
+            yield "Their wait time differs more, but most of it overlaps with compute."
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -362,6 +372,10 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
     if finding.is_wait_included:
         yield "May include wait time for other ranks, which is not known."
+    share = finding.bound.other_causes_share
+    if share >= _MIN_NAMED_SHARE_OF_OTHER_CAUSES:
+        percent = short_percent(share)
+        yield f"{percent} of this bound is idle time for data loading or blocking calls."
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:
@@ -526,25 +540,53 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
     """Return that there is nothing to change, then the figures behind that, each as a sentence.
 
-    Empty if there is something to change. Empty as well if communication is not known or no
-    training step can be used, because then too little was checked.
+    If the GPU is idle for an unknown cause, the first sentences say that. Empty if there is
+    something to change. Empty as well if communication is not known or no training step can be
+    used, because then too little was checked.
     """
     (summary,) = run.summary().to_pylist()
     if recommendations.first is not None or run.is_capture:
         return []
     if not summary["n_summary_steps"] or summary["comm_share"] is None:
         return []
-    reservation = ", as far as nsyspipe could check" if checks.skipped else ""
-    conclusion = "Little to gain" if recommendations.little else "Nothing to fix was found"
-    facts = []
+    unknown_idle = _unknown_idle_sentences(summary, checks)
+    sentences = unknown_idle or [_conclusion(recommendations, checks)]
     if summary["exposed_comm_share"]:
         exposed = short_percent(summary["exposed_comm_share"])
-        facts.append(f"Exposed communication is {exposed} of the step.")
+        sentences.append(f"Exposed communication is {exposed} of the step.")
     if recommendations.little:
         shares = [change.finding.bound.share for change in recommendations.little]
         largest = percent_text(max(shares))
-        facts.append(f"No change would save more than {largest} of the step.")
-    return [f"{conclusion}{reservation}.", *facts]
+        subject = "No other change" if unknown_idle else "No change"
+        sentences.append(f"{subject} would save more than {largest} of the step.")
+    return sentences
+
+
+def _conclusion(recommendations: Recommendations, checks: Checks) -> str:
+    """Return that there is nothing to change, or little to gain."""
+    reservation = ", as far as nsyspipe could check" if checks.skipped else ""
+    conclusion = "Little to gain" if recommendations.little else "Nothing to fix was found"
+    return f"{conclusion}{reservation}."
+
+
+def _unknown_idle_sentences(summary: Mapping[str, Any], checks: Checks) -> list[str]:
+    """Return that the GPU is idle for an unknown cause, why, and what would show the cause.
+
+    Empty if there is little idle time, or if its causes were checked.
+    """
+    share = summary["idle_share"]
+    if share is None or share < _MIN_IDLE_SHARE_WITH_CAUSE:
+        return []
+    skipped = next((check for check in checks.skipped if _OF_LAUNCHES in check.rules), None)
+    if skipped is None:
+        return []
+    sentences = [
+        f"The GPU is idle for {short_percent(share)} of the step, and the cause is not known.",
+        f"nsyspipe skipped {listed(skipped.rules)}: {skipped.reason}.",
+    ]
+    if skipped.fix:
+        sentences.append(f"Fix: {skipped.fix}.")
+    return sentences
 
 
 def closing_text(

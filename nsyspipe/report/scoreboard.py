@@ -137,7 +137,10 @@ def subject(board: Scoreboard) -> Facts:
         sizes = {row["n_ranks"] for row in group.rows}
         if len(sizes) == 1:
             facts.append(group.title)
-    facts.append(f"baseline: {board.reference}")
+    if len(groups) == 1:
+        facts.append(f"baseline: {board.reference}")
+    else:
+        facts.append(f"{len(groups)} groups, each with a baseline of its own")
     return Facts(facts, "Runs")
 
 
@@ -586,15 +589,15 @@ def _why_undecided(row: Row) -> str:
 
 
 def _speed(row: Row, *, peer: str | None) -> str:
-    """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
+    """Return a speed-up with its interval: ``1.12x the mean speed of ddp (1.11 to 1.13)``.
 
-    If `peer` is None, the text says ``its speed``. If two decimals do not distinguish the speed-up
-    from both ends of the interval, there are three decimals.
+    If `peer` is None, the text says ``its mean speed``. If two decimals do not distinguish the
+    speed-up from both ends of the interval, there are three decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    whose = f"the speed of {peer}" if peer else "its speed"
+    whose = f"the mean speed of {peer}" if peer else "its mean speed"
     if low is None:
         return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)
@@ -609,7 +612,7 @@ def notes(board: Scoreboard) -> list[str]:
     """Return how to read the table.
 
     The notes are about formulas, uneven steps, runs of different sizes, how steps were found,
-    environments, thresholds, and the spread between captures.
+    environments, thresholds, and the variation between captures.
     """
     texts = [_formula_note(board)]
     texts += uneven_notes(board.evenness.items())
@@ -670,7 +673,7 @@ def short_notes(board: Scoreboard) -> list[str]:
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
-    """Return how intervals treat the spread between captures, if some runs have one capture.
+    """Return how intervals treat the variation between captures, if some runs have one capture.
 
     Empty if no run has a confidence interval, or if all runs have several captures.
     """
@@ -680,12 +683,12 @@ def spread_texts(board: Scoreboard) -> list[str]:
     if not has_intervals or not labels_of_one_capture:
         return []
     if len(labels_of_one_capture) == len(board.sides):
-        spread = "the confidence intervals do not include the spread between captures"
+        gap = "the confidence intervals do not include the variation between captures"
         fix = "Pass several captures of a run with the same LABEL=."
-        return [f"One capture per run: {spread}. {fix}"]
+        return [f"One capture per run: {gap}. {fix}"]
     is_single = len(labels_of_one_capture) == 1
     verb = "has one capture" if is_single else "have one capture each"
-    source = "nsyspipe takes the spread between captures from the runs with several captures."
+    source = "nsyspipe takes the variation between captures from the runs with several captures."
     labels = _listed(labels_of_one_capture)
     return [f"{labels} {verb}. {source}"]
 

@@ -88,7 +88,7 @@ def test_names_that_only_differ_in_their_middle_are_cut_behind_it():
         "copy" * 8,
     ]
     table = kinds.Table("x", COLUMNS[:3], [[name, "1 ms", "improvement"] for name in names])
-    assert [line.split()[0] for line in text(38, [table])[-4:]] == [
+    assert [line.split()[0] for line in text(38, [table]) if " ms" in line] == [
         "gemm_f32_..ile_64x3",
         "gemm_f32_..ile_64x6",
         "gemm_f32_..tile_32x",

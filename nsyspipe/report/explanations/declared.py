@@ -9,7 +9,7 @@ from itertools import filterfalse
 
 from msgspec import Struct, structs
 
-from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_of
+from nsyspipe.model.figures import FIGURES, METRICS, OTHER_FIGURES, TERMS, Figure, definition_of
 from nsyspipe.model.names import SINGULAR_VERBS
 from nsyspipe.model.problems import CATALOGUE, ProblemKind
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
@@ -188,6 +188,18 @@ def _figure_named(name: str) -> Figure | None:
     for figure_of_name in (figure_of_metric, figure_of_column, figure_of_label):
         if name in figure_of_name:
             return figure_of_name[name]
+    return None
+
+
+def explain_label(name: str) -> Explanation | None:
+    """Return the explanation of a column by the label that outputs have for it.
+
+    Labels of metrics are left out, because `explain_metric` has them. None if no label is `name`.
+    """
+    for figure in OTHER_FIGURES.values():
+        labels = {normalized(figure.short), normalized(figure.label)}
+        if name in labels:
+            return explain_column(normalized(figure.column))
     return None
 
 
