@@ -41,8 +41,8 @@ def test_only_so_many_lines_are_shown_and_the_note_counts_the_others():
     run = run_of_lines(*((0, "program", f"{name}.py", 1, 0) for name in "abcd"))
     table = line_table(run, 3)
     assert [row[0] for row in table.rows] == ["a.py:7", "b.py:7", "c.py:7"]
-    assert "1 more line is" in table.note
-    assert "2 more lines are" in line_table(run, 2).note
+    assert "1 at 1 more line (" in table.note
+    assert "2 at 2 more lines (" in line_table(run, 2).note
     assert "more" not in line_table(run, 4).note
 
 
