@@ -803,7 +803,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             f". The slowdown was measured for {percent_text(compared_share, n_decimals=0)} of the "
-            "compute during communication, and is assumed for the rest"
+            "compute during communication, and is assumed to be equal for the rest"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
