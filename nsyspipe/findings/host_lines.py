@@ -73,9 +73,7 @@ NOT_SEEN_IN_TIME = (
     "had released it"
 )
 NOT_WHY_LATE = "the rank is not late because its GPU is idle"
-MANY_MISSING = (
-    "nsys took fewer samples than were due, and the line of the missing samples is not known"
-)
+MANY_MISSING = "too many samples are missing to name one line"
 
 
 class _Line(NamedTuple):

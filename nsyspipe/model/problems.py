@@ -212,7 +212,10 @@ _KINDS = (
             "launches may be later than without, so CPU times and idle time for late launches may "
             "be too high"
         ),
-        fix="to compare steps, capture without --python-sampling and --python-backtrace",
+        fix=(
+            "to compare the step times of two runs, capture both without --python-sampling and "
+            "--python-backtrace"
+        ),
     ),
     # Hardware counters.
     ProblemKind(
@@ -1112,8 +1115,8 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n} of {total} steps (counted per "
-            "rank), but nsys did not record how many bytes"
+            "CUDA calls allocate or free GPU memory in {n} of {total} steps (sum over all "
+            "ranks), but nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
     ),

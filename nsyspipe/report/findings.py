@@ -477,22 +477,24 @@ def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
     reason = evidence.get(LINE_UNKNOWN)
     if not reason:
         return _RECORD_LINES
-    text = f"not known, because {reason}."
     held = evidence.get(LOCK_HELD)
-    if held is not None:
-        text += f" Meanwhile, the main thread ran {_held_text(held)}"
-    return text
+    if held is None:
+        return f"not known, because {reason}."
+    code = _held_text(held)
+    return (
+        f"not known exactly, because {reason}. While it held the lock, the main thread ran {code}"
+    )
 
 
 def _held_text(held: Mapping[str, Any]) -> str:
     """Return which code ran while a thread held Python's lock, and where to look for the reason."""
     first = f"{held['after_file']}:{held['after_line']}"
     last = f"{held['file']}:{held['line']}"
-    counts = f"in {_part_text(held)} delayed samples"
+    counts = f"in {_part_text(held)} samples that this lock delayed"
     if first == last:
-        return f"the code at {first}, {counts}. {_LOOK_AT_LINE}"
+        return f"the code at {first} {counts}. {_LOOK_AT_LINE}"
     if _is_in_next_pass(held):
-        code = f"the code from {first} to the end of the loop, then up to {last}"
+        code = f"the code from {first} to the end of the loop, and from the start of the loop to {last}"
     else:
         code = f"the code from {first} to {last}"
     return f"{code}, {counts}. {_LOOK_AT_CODE}"
@@ -825,7 +827,10 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
     """
     if part == "left_for_compute":
         return "a step takes at least the compute time of the rank that computes least"
-    shortest = "a step takes at least the time that the fastest CPU needs to launch its kernels"
+    shortest = (
+        "a step takes at least the time that the CPU needs to launch its kernels (with several "
+        "ranks, the fastest CPU)"
+    )
     launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
         return shortest

@@ -278,7 +278,10 @@ def _rank_notes(run: Run) -> Iterator[str]:
         most = ms_text(spread.ns, n_digits=2)
         yield f"Ranks are balanced: no part differs by more than {most} between ranks."
         if overview.do_waits_differ(run):
-            yield "Their wait time differs more, but most of it overlaps with compute."
+            yield (
+                "Wait time is none of these parts. It differs more, but most of it overlaps with "
+                "compute."
+            )
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -375,7 +378,10 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
     share = finding.bound.other_causes_share
     if share >= _MIN_NAMED_SHARE_OF_OTHER_CAUSES:
         percent = short_percent(share)
-        yield f"{percent} of this bound is idle time for data loading or blocking calls."
+        yield (
+            f"{percent} of this bound is idle time for data loading or blocking calls. Faster "
+            "launches may not save this time."
+        )
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:

@@ -115,8 +115,8 @@ STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begi
 IDLE_BEFORE = "Idle time before a kernel counts in the phase of this kernel."
 WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
 WHERE_STEPS_END_WITH_COPIES = (
-    f"{WHERE_STEPS_END} Copies of the next batch run before that kernel, so they count in the step "
-    "before."
+    f"{WHERE_STEPS_END} Copies of the next batch run before the first kernel of the next step, so "
+    "they count in the step before."
 )
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -803,7 +803,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             f". The slowdown was measured for {percent_text(compared_share, n_decimals=0)} of the "
-            "compute during communication, and is assumed for the rest"
+            "compute during communication, and is assumed to be equal for the rest"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
