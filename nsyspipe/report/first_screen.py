@@ -531,7 +531,7 @@ def limit_text(recommendations: Recommendations) -> str | None:
     step_after_ns = exposure.step_ns or 0.0
     captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
     shortest = ms_text(captured_step_ns - comm_cost_ns, _ESTIMATE_DIGITS)
-    return f"If transfers took no time, a step would take {shortest}."
+    return f"Limit: with zero communication time, a step would take {shortest}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
