@@ -526,7 +526,7 @@ def limit_text(recommendations: Recommendations) -> str | None:
     step_after_ns = exposure.step_ns or 0.0
     captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
     shortest = ms_text(captured_step_ns - comm_cost_ns, _ESTIMATE_DIGITS)
-    return f"If transfers took no time, a step would take {shortest}."
+    return f"Limit: with zero communication time, a step would take {shortest}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
@@ -644,7 +644,9 @@ def _hidden_notes(run: Run) -> Iterator[str]:
     distinct_codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if distinct_codes:
         notes = counted(len(distinct_codes), "note")
-        yield f"{notes} ({few(distinct_codes, _MAX_SHOWN_CODES)})"
+        # `nsyspipe explain` finds a code with spaces too.
+        names = [code.replace("-", " ") for code in distinct_codes]
+        yield f"{notes} ({few(names, _MAX_SHOWN_CODES)})"
 
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:
