@@ -615,7 +615,8 @@ def whatif(
         Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each
         step.
     gradient_bytes
-        Size of the gradients per step in bytes, if NCCL payloads and copies do not record it. This
+        Bytes of gradients that one rank communicates in one step (not those of the whole job).
+        Give it if NCCL payloads and copies do not record the size. This
         value alone changes nothing. If the size is recorded, the value must be within 10% of it.
 
     Returns

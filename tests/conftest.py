@@ -110,6 +110,14 @@ READ_CAPTURES = (
     "tests/run/test_step_sources.py",
 )
 CAPTURES = "captures"
+# These walk through the syntax trees of the package, and one worker parses it once.
+READ_SYNTAX = (
+    "tests/contract/test_density.py",
+    "tests/contract/test_imports.py",
+    "tests/contract/test_labels_of_outputs.py",
+    "tests/contract/test_problem_codes.py",
+    "tests/contract/test_sentences.py",
+)
 # What takes longest of the slow tests, the longest first. By itself pytest-xdist begins with the
 # files that have the most tests.
 LONGEST = (
@@ -136,6 +144,8 @@ def pytest_xdist_make_scheduler(config, log):
             # Several nsys at once on two cores lose their agents.
             if path.startswith("tests/with_nsys/"):
                 return "nsys"
+            if path in READ_SYNTAX:
+                return "syntax"
             return CAPTURES if has_slow_tests and path in READ_CAPTURES else path
 
         def _assign_work_unit(self, node):
@@ -223,8 +233,9 @@ def programs(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def captures(real, programs):
-    return Captures(real, programs)
+def captures(real, request):
+    # Few tests need the reports of other programs, and unpacking them takes seconds.
+    return Captures(real, lambda: request.getfixturevalue("programs"))
 
 
 @pytest.fixture

@@ -224,14 +224,15 @@ def reports(name: str, real: Path) -> list[Path]:
 class Captures:
     """The captures of `PAIRS` and others among the real reports, each read once, and made ready to be replayed once.
 
-    ``4gpu/tp`` is a capture of another program, in the folder `programs`.
+    ``4gpu/tp`` is a capture of another program, in the folder that `programs` makes when it is
+    needed.
     """
 
-    def __init__(self, real: Path, programs: Path | None = None) -> None:
+    def __init__(self, real: Path, programs: Callable[[], Path] | None = None) -> None:
         def reports_of(name: str) -> list[Path]:
             if programs is None or "/" not in name:
                 return reports(name, real)
-            return sorted(programs.glob(f"{name}_[0-9].sqlite"))
+            return sorted(programs().glob(f"{name}_[0-9].sqlite"))
 
         self.run: Callable[..., Run] = functools.cache(
             lambda name, **options: nsyspipe.load(reports_of(name), jobs=1, **options)

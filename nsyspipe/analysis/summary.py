@@ -71,7 +71,8 @@ def with_ratios(
 
 def step_times(steps: StepsTable) -> Int64:
     """Return the longest window of each step over ranks, ns, in the order in which steps began."""
-    by_step = steps.group_by("step", use_threads=False)
+    needed_columns = steps.select(["step", "wall_ns", "start_ns"])
+    by_step = needed_columns.group_by("step", use_threads=False)
     longest = by_step.aggregate([("wall_ns", "max"), ("start_ns", "min")])
     longest = longest.sort_by("start_ns_min")
     times: Int64 = longest["wall_ns_max"].to_numpy()
@@ -346,7 +347,8 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
     strict = pc.ScalarAggregateOptions(skip_nulls=False)
     aggregations: list[Any] = [(name, "sum", strict) for name in names]
     aggregations.append(([], "count_all"))
-    groups = table.group_by(keys, use_threads=False)
+    needed_columns = table.select([*keys, *names])
+    groups = needed_columns.group_by(keys, use_threads=False)
     sums = groups.aggregate(aggregations)
     sums = sums.rename_columns([*keys, *names, "n"])
     sums = sums.sort_by([(key, "ascending") for key in keys])

@@ -10,6 +10,7 @@ from nsyspipe.cli.inputs import opened_run, refuse_saved_runs
 from nsyspipe.cli.options import RunningOptions, RunWithoutWorkOptions, option, with_options
 from nsyspipe.cli.outputs import say_written
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import counted, verb_for
 
 if TYPE_CHECKING:
     from nsyspipe.report_run import ReportRun
@@ -61,19 +62,27 @@ def annotate(
     # The program ImportNvtxt. It is looked for first, before the long work.
     importer = find_importer()
     with opened_run(run, reading, running) as (opened, stage):
-        from nsyspipe.report.annotations import lanes_by_report, planned_copies, write_copy
+        from nsyspipe.report.annotations import (
+            lanes_by_report,
+            planned_copies,
+            remove_unfinished_copies,
+            write_copy,
+        )
 
         # Saved runs were refused above, so this run is read from reports.
         report_run = cast("ReportRun", opened)
         planned = planned_copies(report_run, Path(copies.out))
         lanes_of_report = lanes_by_report(report_run, stage("reading operations"))
         on_progress = stage("writing copies")
+        remove_unfinished_copies(planned)
         for n_done, copy in enumerate(planned, start=1):
             added = write_copy(importer, copy, lanes_of_report.get(copy.report, []))
             if on_progress:
                 on_progress(n_done, len(planned))
-            ranges = "1 range" if added.n_ranges == 1 else f"{added.n_ranges} ranges"
+            ranges = counted(added.n_ranges, "range")
             say_written(f"{copy.target} ({ranges} added)", quiet=running.quiet)
             if added.n_left_out:
-                note = f"note: {added.n_left_out} ranges are outside of the captured time"
+                left_out = counted(added.n_left_out, "range")
+                are = verb_for(added.n_left_out, "are")
+                note = f"note: {left_out} {are} outside of the captured time"
                 typer.echo(note, err=True)

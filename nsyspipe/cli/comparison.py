@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 _AGAINST = (
-    "All runs of this label in a run store are captures of the baseline. The arguments are then "
+    "Use all runs with this label in a run store as captures of the baseline. The arguments are then "
     "STORE [CANDIDATE]. CANDIDATE is a run, or another label of the store. Without CANDIDATE, "
     "nsyspipe takes the only other label of the store."
 )

@@ -456,7 +456,7 @@ class NamedRunOptions(OneRunOptions):
     )
     top: int | None = option(
         "Print the N most expensive kernels, collectives and communicators, and the N lines of "
-        "Python with most samples in idle time. The Markdown has the first three too.",
+        "Python with most samples in idle time. The Markdown has these tables too.",
         "N",
         least=1,
     )

@@ -63,8 +63,8 @@ def write_stdout(text: str) -> None:
         # The reader has left, which is no error of the output. The program exits silently.
         raise
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
+        fix = "write to a file: --json FILE"
+        raise OutputError.not_writable("standard output", error, fix=fix) from error
 
 
 def text_of(blocks: Iterable[Block]) -> str:

@@ -36,7 +36,9 @@ class Changes:
     prefetch: bool = flag("FSDP: gather parameters one layer earlier.")
     perfect_overlap: bool = flag("Overlap all communication with compute (a limit, not a setting).")
     gradient_bytes: float | None = option(
-        "Size of the gradients per step in bytes, if the capture does not record it.", "N"
+        "Bytes of gradients that one rank communicates in one step (not of the whole job), if the "
+        "capture does not record them.",
+        "N",
     )
 
 

@@ -208,7 +208,7 @@ def _share_in_pauses(evidence: Evidence, rank: int | None) -> float:
 
     If the rank is None, all ranks count together. Some idle time must be for late launches.
     """
-    steps = evidence.steps
+    steps = evidence.steps.select(["rank", "idle_pause_ns", "idle_launch_ns"])
     if rank is not None:
         steps = steps.filter(pc.equal(steps["rank"], rank))
     pause_ns = pc.sum(steps["idle_pause_ns"]).as_py() or 0

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.launching import fastest_launch_times
-from nsyspipe.findings.model import Bound, Evidence, aggregate_by, fill_zero
+from nsyspipe.findings.model import Bound, Evidence, fill_zero
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64
@@ -97,8 +97,11 @@ class _Cause(NamedTuple):
 
     def mean_by_rank(self) -> dict[int, float]:
         """Return the mean per step of each rank, in the order of ranks."""
-        means = aggregate_by(self.steps, "rank", self.column, "mean")
-        return dict(sorted(means.items()))
+        rank_of_row = self.steps["rank"].to_numpy()
+        ranks, rank_number_of_row = np.unique(rank_of_row, return_inverse=True)
+        n_steps = np.bincount(rank_number_of_row)
+        means_ns = np.bincount(rank_number_of_row, weights=self.ns) / n_steps
+        return dict(zip(ranks.tolist(), means_ns.tolist(), strict=True))
 
     def mean_of_middle_rank(self) -> float:
         """Return the mean per step of the rank in the middle, the lower of two."""
@@ -116,6 +119,10 @@ def measure_large_idle(
     the fastest host takes to launch it. For late launches the bound is that of `measure_idle`,
     because launching itself would get shorter.
     """
+    largest_ns = pc.max(evidence.steps.column(column)).as_py()
+    # No mean is larger than this. Most causes of idle time are too small to be measured further.
+    if largest_ns is None or evidence.share_of_step(largest_ns) < MIN_IDLE_SHARE_OF_STEP:
+        return None
     idle = measure_idle(evidence, column, excluded=excluded, removed=removed)
     if idle is None or evidence.share_of_step(idle.judged_ns) < MIN_IDLE_SHARE_OF_STEP:
         return None

@@ -125,7 +125,7 @@ def why_waiting_is_unknown(evidence: Evidence) -> NotJudged | None:
     starts_ns = evidence.all_steps["start_ns"]
     is_earliest = pc.equal(starts_ns, pc.min(starts_ns))
     # The number of the step that began first on any rank.
-    first_step = evidence.all_steps.filter(is_earliest)["step"].to_pylist()
+    first_step = evidence.all_steps["step"].filter(is_earliest).to_pylist()
     used_steps = evidence.steps["step"].to_pylist()
     # In the first step of a capture, ranks also wait for those whose capture began later.
     is_only_first_step_used = set(used_steps) == set(first_step)
@@ -262,8 +262,9 @@ def _ranks_from(values_ns: Mapping[int, float], min_ns: float) -> list[int]:
 def _steps_of_ranks(rows: pa.Table, ranks: Iterable[int]) -> dict[int, Int64]:
     """Return for each of some ranks the steps of its rows."""
     steps_of = {}
+    ranks_and_steps = rows.select(["rank", "step"])
     for rank in ranks:
-        rows_of_rank = select_rows(rows, "rank", rank)
+        rows_of_rank = select_rows(ranks_and_steps, "rank", rank)
         steps_of[rank] = rows_of_rank["step"].to_numpy()
     return steps_of
 

@@ -225,6 +225,8 @@ class Evidence(Struct, frozen=True, dict=True):
     kernels: KernelsTable
     traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
     host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
+    # How often nsys should sample Python. None if it is not known, or differs between reports.
+    python_samples_per_s: float | None = None
     # How long each rank waits for Python's lock (GIL) in its idle time, by cause, ns per step.
     # Ranks of which it was not recorded are left out.
     lock_waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -861,7 +863,9 @@ def _encode_texts(column: pa.ChunkedArray) -> _EncodedTexts:
 
 def aggregate_by(rows: pa.Table, key: str, column: str, function: str) -> dict[Any, Any]:
     """Aggregate a column for each value of a key, in the order in which the values come first."""
-    by_key = rows.group_by(key, use_threads=False)
+    # Arrow takes time for each column of a table that it groups.
+    needed_columns = rows.select([key, column])
+    by_key = needed_columns.group_by(key, use_threads=False)
     aggregates = by_key.aggregate([(column, function)])
     keys = aggregates[key].to_pylist()
     values = aggregates[f"{column}_{function}"].to_pylist()
@@ -876,6 +880,8 @@ def select_rows(rows: pa.Table, column: str, value: object) -> pa.Table:
 
 def fill_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace what is not known by 0."""
+    if not column.null_count:
+        return column
     return pc.fill_null(column, 0)
 
 

@@ -196,7 +196,8 @@ def _cost_of_capture_start(evidence: Evidence, first: int) -> int:
 
     That is the time of a rank for waiting and for the work of the profiler, the largest over ranks.
     """
-    rows = select_rows(evidence.all_steps, "step", first)
+    costs_of_steps = evidence.all_steps.select(["step", "wait_ns", "overhead_ns"])
+    rows = select_rows(costs_of_steps, "step", first)
     cost_ns = pc.add(fill_zero(rows["wait_ns"]), fill_zero(rows["overhead_ns"]))
     return pc.max(cost_ns).as_py() or 0
 

@@ -234,7 +234,7 @@ def _late_at_start_ns(evidence: Evidence, lateness: Lateness, rank: int) -> int 
     """
     if evidence.is_pipeline:
         return None
-    steps = evidence.steps
+    steps = evidence.steps.select(["rank", "step", "start_ns"])
     first_step = select_rows(steps, "step", pc.min(steps["step"]))
     is_of_rank = pc.equal(first_step["rank"], rank)
     is_of_others = pc.invert(is_of_rank)

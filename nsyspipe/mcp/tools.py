@@ -66,6 +66,9 @@ class Tools(Struct, frozen=True):
             options["confidence"] = asked.confidence
         baseline = self._captures(asked.baseline, asked, asked.baseline_label)
         candidate = self._captures(asked.candidate, asked, asked.candidate_label)
+        for run in (*baseline, *candidate):
+            # This reads the reports of one run before those of the next.
+            _ = run.steps()
         difference = diff(baseline, candidate, **options)
         text = difference_formats(difference)["json"].text()
         return self._limited(text, asked.keys)
@@ -92,14 +95,8 @@ class Tools(Struct, frozen=True):
         return dumps(document)
 
     def _captures(self, places: Sequence[str], asked: Reading, label: str | None) -> list[Run]:
-        """Return the captures of one side, each read before the next."""
-        runs = []
-        for place in places:
-            run = self._opened([place], asked, label)
-            # This reads the reports.
-            _ = run.steps()
-            runs.append(run)
-        return runs
+        """Return the captures of one side, not read yet: the other side may be no run at all."""
+        return [self._opened([place], asked, label) for place in places]
 
     def _opened(self, places: Sequence[str], asked: Reading, label: str | None) -> Run:
         """Open the one run that all places name together: one saved run, or reports.

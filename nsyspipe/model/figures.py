@@ -205,8 +205,8 @@ _RUN_FIGURES = (
         short="throughput",
         meaning="1 / mean step time",
         definition=(
-            "Training steps per second: one divided by the mean step time, or by the median step "
-            "time where nsyspipe diff compares medians."
+            "Training steps per second: one divided by the mean step time. Only nsyspipe diff "
+            "divides by the median step time, if it compares medians."
         ),
     ),
     Figure(
@@ -808,7 +808,8 @@ TERMS = (
     Term("Input-bound", "The GPU waits because the CPU is loading data."),
     Term(
         "Sync-bound",
-        "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call.",
+        "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call. Calls "
+        "that allocate or free GPU memory do not count if the run has the finding alloc-in-step.",
     ),
     Term("Communication-bound", "Exposed communication takes a large part of the step."),
     Term(

@@ -53,8 +53,8 @@ _NULL_WITHOUT_MEMORY_SIZES = (
     f"{_NULL_WITHOUT_MEMORY_CALLS}"
 )
 _NULL_WITHOUT_PEAKS = (
-    "Null without a sidecar (NAME.capture.json) that has it, if the process uses several GPUs, and "
-    f"{_IN_OLDER_RUN}."
+    "Null in three cases: no sidecar (NAME.capture.json) has it, the process uses several GPUs, or "
+    "the run was saved before this column existed."
 )
 _NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
@@ -220,10 +220,10 @@ STEPS = DescribedTable(
         ),
         ns(
             "idle_pause_ns",
-            "Part of idle_launch in pauses. A pause is a stretch of at least 2 ms in which the "
-            "CPU launched nothing that the GPU could have started. In a pause, the CPU is in no "
-            "data phase and in no synchronization or memory call. A pause also lies outside the "
-            "period after such a call (see idle_blocked).",
+            "Part of idle_launch in pauses. A pause is at least 2 ms in which the CPU launched no "
+            "operation that was ready to start on the GPU. During a pause, the CPU does not load "
+            "data and is in no synchronization or memory call. Idle time after such a call is "
+            "idle_blocked, so it is no pause.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -238,8 +238,9 @@ STEPS = DescribedTable(
             "idle_made_by_input_ns",
             "Upper bound on the idle time that data loading causes. An input period is a time in "
             "which the CPU gets input. From the start of each input period, nsyspipe adds up the "
-            "gaps that end with a late launch. The sum stops when it reaches the length of the "
-            "input period, and at the latest this length after the end of the input period.",
+            "gaps that end with a late launch. L is the length of the "
+            "input period. Gaps count until L after the end of the input period, and their sum "
+            "is at most L.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -247,8 +248,9 @@ STEPS = DescribedTable(
             "idle_made_by_calls_ns",
             "Upper bound on the idle time that synchronization and memory calls cause, without "
             "the calls of blocking copies from CPU memory. From the start of each call, nsyspipe "
-            "adds up the gaps that end with a late launch. The sum stops when it reaches the "
-            "duration of the call, and at the latest this duration after the call returns. "
+            "adds up the gaps that end with a late launch. D is the "
+            "duration of the call. Gaps count until D after the call returns, and their sum is "
+            "at most D. "
             f"{_NULL_WITHOUT_CALLS}",
             source="RUNTIME",
             nullable=True,
@@ -336,21 +338,21 @@ STEPS = DescribedTable(
         ),
         ns(
             "exposed_alloc_ns",
-            "Part of the window in which the CPU is in a call of alloc_host and the GPU runs "
-            "nothing. "
+            "Part of the window in which the CPU is in a call that alloc_host_ns counts, and the "
+            "GPU runs nothing. "
             f"Null if idle_dependency is null. {_NULL_WITHOUT_MEMORY_CALLS}",
             source="RUNTIME.start, end",
             nullable=True,
         ),
         ns(
             "idle_blocked_by_allocs_ns",
-            f"Part of idle_blocked that calls of alloc_host explain. Null {_IN_OLDER_RUN}.",
+            f"Part of idle_blocked that the calls of alloc_host_ns explain. Null {_IN_OLDER_RUN}.",
             source="RUNTIME",
             nullable=True,
         ),
         ns(
             "idle_made_by_allocs_ns",
-            "Upper bound on the idle time that calls of alloc_host cause, computed as "
+            "Upper bound on the idle time that the calls of alloc_host_ns cause, computed as "
             f"idle_made_by_calls. Null {_IN_OLDER_RUN}.",
             source="RUNTIME",
             nullable=True,
@@ -631,12 +633,17 @@ IDLE_CALLS = DescribedTable(
 
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
 _NOT_IN_STACK = f"Null for other frames, and {_IN_OLDER_RUN}."
+_NO_LINE_BEFORE = (
+    "Null if the thread has no sample before in this report, for frames other than let_go and "
+    f"lock_holder, and {_IN_OLDER_RUN}."
+)
 HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
     doc=(
-        "One row per rank and line of Python that samples of the main thread show in summary "
-        "steps. A sample counts in several rows. To add up samples, use only the rows with frame "
+        "One row per rank, frame, and line or function of Python that has samples in summary "
+        "steps. Samples are of the main thread, except in rows with frame lock_holder. A sample "
+        "counts in several rows. To add up samples, use only the rows with frame "
         "program, or only the rows with frame innermost. Only samples in idle time "
         "that the CPU causes show why the GPU waited. Rows are sorted by rank, frame and number of "
         "samples in idle time, largest first. There are no rows without samples "
@@ -647,17 +654,17 @@ HOST_LINES = DescribedTable(
         _RANK_COLUMN,
         text(
             "frame",
-            "Kind of the row. The value program means the innermost line of the user's program: "
-            "all code in files, except installed packages (site-packages, dist-packages), the "
-            "standard library (lib/python3.12) and PyTorch. The value innermost means the "
-            "innermost line of all code. The value let_go means the line at which the main thread "
-            "released Python's lock (GIL), in samples that came late because this thread held the "
-            "lock. The value lock_holder means the line at which another Python thread released "
-            "the lock, while the launching thread waited for it. There are no such rows if the "
-            "process has several other Python threads. The value call means a line of the program "
-            "that called other code of the program. The value function means a function of the "
-            "program. Rows of calls and functions count all samples that have the call or the "
-            "function in their stack.",
+            "Kind of the row, one of six values. (1) program: the innermost line of the user's "
+            "program. The program is all code in files, except installed packages "
+            "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
+            "(2) innermost: the innermost line of all code. (3) let_go: a line of samples that "
+            "came late because the main thread held Python's lock (GIL). The thread held the lock "
+            "after the line after_line. It released the lock at this line, or in code that this "
+            "line calls. (4) lock_holder: as let_go, but of another Python thread, while the "
+            "launching thread waited for the lock. A process with several other Python threads "
+            "has no rows of lock_holder. (5) call: a line of the program that called other code "
+            "of the program. (6) function: a function of the program. Rows of call and function "
+            "count all samples that have the call or the function in their stack.",
             source="derived",
         ),
         text(
@@ -688,6 +695,28 @@ HOST_LINES = DescribedTable(
             arrow_type=FLOAT,
         ),
         text("function", "Function of the line", source=_SAMPLES),
+        text(
+            "after_file",
+            "File of a line that ran before the thread held Python's lock (GIL): the line of the "
+            f"thread's last sample before. The name has the form of file. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count(
+            "after_line", f"Number of this line. {_NO_LINE_BEFORE}", source=_SAMPLES, nullable=True
+        ),
+        text(
+            "after_function",
+            f"Function of this line. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        text(
+            "after_path",
+            "Whole path of after_file. Only in the JSON document, and null in a saved run.",
+            source=_SAMPLES,
+            nullable=True,
+        ),
         text(
             "path",
             "Whole path of the file. Only in the JSON document, and null in a saved run.",
@@ -743,8 +772,8 @@ COLLECTIVES = DescribedTable(
     doc=(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
-        "the communicator. If NCCL's payloads have operationId, the operations with the same "
-        "number are the same collective instead."
+        "the communicator. If NCCL's payloads have operationId, nsyspipe uses this number "
+        "instead of k. Sends and receives are always matched by k."
     ),
     key=("step", "seq", "rank"),
     columns=(
@@ -1650,8 +1679,8 @@ COUNTERS = DescribedTable(
         ns(
             "window_ns",
             "Time that the row is about. For a step, it is the window. For a phase, it is the sum "
-            "of its stretches. A stretch lasts from the first to the last compute kernel that the "
-            "phase launches without a kernel of another phase between them.",
+            "of its stretches. A stretch is a series of compute kernels of the phase, without a "
+            "kernel of another phase between them. It lasts from the first kernel to the last.",
             source="KERNEL",
         ),
         ns(
@@ -1708,7 +1737,8 @@ COUNTER_BARS = DescribedTable(
         ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
         ns(
             "sampled_ns",
-            "Sampled time of the bar, for the counter that was sampled longest",
+            "Part of the bar in which the counter with most samples was sampled. In the table "
+            "counters, sampled is the part that all counters have.",
             source="GPU_METRICS",
         ),
         *(_counted_percent(name, meaning) for name, meaning in _COUNTED.items()),
@@ -1735,9 +1765,8 @@ LINE_BARS = DescribedTable(
         ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
         text(
             "frame",
-            "The value program means the innermost line of the user's program. The value "
-            "innermost means the innermost line of all code, for samples without a line of the "
-            "program.",
+            "program: the innermost line of the user's program. innermost: the innermost line of "
+            "all code, for samples without a line of the program.",
             source="derived",
         ),
         text("file", "File of the line, as in host_lines", source=_SAMPLES),

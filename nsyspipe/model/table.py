@@ -81,6 +81,8 @@ class TableSchema:
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """Build the table from a few row mappings; a missing key is null."""
+        if not rows:
+            return self._empty
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
 
 
@@ -111,6 +113,9 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
     Arrow drops metadata when it computes.
     """
     columns = table.select(schema.names)
+    # A cast costs time even if the types are the same.
+    if columns.schema.equals(schema.arrow):
+        return pa.Table.from_arrays(columns.columns, schema=schema.arrow)
     return columns.cast(schema.arrow)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -297,6 +296,8 @@ def _copy_waits(strings: Strings, all_calls: pa.Table, host_copies: pa.Table | N
     if host_copies is None:
         return canonical.HOST_WAITS.empty()
     copies = host_copies.filter(pc.equal(host_copies["copyKind"], DTOH_KIND))
+    if not copies.num_rows:
+        return canonical.HOST_WAITS.empty()
     ids_of_copies = copies["correlationId"].to_numpy()
     calls = _timed(all_calls, "correlationId", ids_of_copies).drop_null()
     # Null for a call whose copy nsys did not record.
@@ -368,6 +369,8 @@ def _blocking_calls(
     else:
         rows = np.union1d(sync_rows, blocking_copies.pageable_calls)
         is_of_copy = np.isin(rows, blocking_copies.calls)
+    if not rows.size:
+        return canonical.BLOCKING_CALLS.empty()
     calls = all_calls.take(pa.array(rows))
     calls = calls.append_column("is_of_copy", pa.array(is_of_copy))
     names = pa.array(text_of_name.keys(), pa.int64())
@@ -475,10 +478,10 @@ class Strings:
 
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of the prefixes. One prefix is needed."""
-        literal_prefixes = "|".join(map(re.escape, prefixes))
-        pattern = f"^({literal_prefixes})"
-        matches = pc.match_substring_regex(self._values, pattern, ignore_case=ignore_case)
-        begins: Flags = matches.to_numpy(zero_copy_only=False)
+        begins: Flags = np.zeros(len(self._values), np.bool_)
+        for prefix in prefixes:
+            has_prefix = pc.starts_with(self._values, prefix, ignore_case=ignore_case)
+            begins |= has_prefix.to_numpy(zero_copy_only=False)
         return self._ids[begins]
 
 

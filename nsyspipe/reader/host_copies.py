@@ -63,6 +63,8 @@ def find_blocking_copies(
     the ids of the names of calls that synchronise a device or a stream. `async_names` are the ids
     of the names of calls that do not wait.
     """
+    if not copies.num_rows:
+        return _none_blocking()
     call_of_any_copy = _calls_of(copies, calls)
     has_call = call_of_any_copy >= 0
     launched_copies = copies.filter(pa.array(has_call))
@@ -80,6 +82,12 @@ def find_blocking_copies(
     table = _table(launched_copies, calls, call_of_copy, host_memory, is_blocking)
     pageable_calls = np.unique(call_of_copy[is_pageable])
     return BlockingCopies(table, pageable_calls, blocking_calls)
+
+
+def _none_blocking() -> BlockingCopies:
+    """Return that no copy blocks the host."""
+    no_calls = np.empty(0, np.int64)
+    return BlockingCopies(canonical.BLOCKING_COPIES.empty(), no_calls, no_calls)
 
 
 def _host_memory(copies: pa.Table, is_from_host: Flags) -> Int64:

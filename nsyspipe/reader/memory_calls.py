@@ -70,6 +70,8 @@ def read_memory_calls(report: Report, strings: Strings) -> MemoryCalls:
     if not _has_named_calls(report):
         return MemoryCalls(has_sizes=has_sizes)
     name_of_id = _names_by_id(strings)
+    if not name_of_id:
+        return MemoryCalls(canonical.MEMORY_CALLS.empty(), has_sizes)
     calls = _select_calls(report, name_of_id)
     n_bytes = pa.nulls(calls.num_rows, pa.int64())
     if has_sizes and calls.num_rows:

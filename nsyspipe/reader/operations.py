@@ -111,10 +111,11 @@ def _valid(report: Report, all_rows: pa.Table) -> tuple[pa.Table, int]:
     A missing process id is replaced by that of the report's only process.
     """
     rows = all_rows
+    if not rows.num_rows:
+        return _with(rows, process_id=None), 0
     is_valid = _have_valid_times(all_rows)
-    # A filter copies the rows, which most reports do not need. `min_count` is for no rows at all,
-    # of which all are valid.
-    if not pc.all(is_valid, min_count=0).as_py():
+    # A filter copies the rows, which most reports do not need.
+    if not pc.all(is_valid).as_py():
         rows = all_rows.filter(is_valid)
     n_dropped = all_rows.num_rows - rows.num_rows
     rows = _with_known_process(report, rows)

@@ -133,6 +133,7 @@ _SHOWN_AS = {
     EXPORTER: "nsys version of the export",
     "longest delay of a step by a rank": "straggler delay",
     "steps in the figures": "steps used",
+    "trace options": "kinds of traced events",
     "copies on the device": "D2D copies",
     "number and bytes of copies on the device": "number and size of D2D copies",
 }
@@ -422,11 +423,12 @@ def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
     `statistics` are the statistics of the metrics in the table. A metric without values has None,
     and all metrics of a capture without steps have None.
     """
-    if statistics == {None}:
+    statistics_of_values = statistics - {None}
+    if not statistics_of_values:
         second_line = ""
-    elif statistics == {MEAN}:
+    elif statistics_of_values == {MEAN}:
         second_line = "\nmean"
-    elif MEAN in statistics:
+    elif MEAN in statistics_of_values:
         second_line = "\nmean or median"
     else:
         second_line = "\nmedian"
@@ -627,13 +629,26 @@ def facts_text(difference: RunDifference) -> str:
     if not shown_changes(difference):
         # A sidecar may hold only the hash of an argument, to protect secrets.
         has_hashes = bool(hidden_facts(difference))
-        verbs = "recorded and do not hide" if has_hashes else "recorded"
+        verbs = "recorded and do not mask" if has_hashes else "recorded"
         sentences.append(f"No difference was found in the facts that both sides {verbs}.")
+        sentences += masked_notes(difference)
     same = same_facts(difference)
     if same:
         sentences.append(f"Same on both sides: {listed(same)}.")
     sentences += not_compared_texts(difference)
     return " ".join(sentences)
+
+
+def masked_notes(difference: RunDifference) -> list[str]:
+    """Return why a value of a shown change is masked; nothing if none is."""
+    for row in shown_changes(difference):
+        if any(_is_masked(row[side]) for side in SIDES):
+            return [_WHY_MASKED]
+    return []
+
+
+def _is_masked(value: float | str | None) -> bool:
+    return isinstance(value, str) and HIDDEN in value
 
 
 def has_one_rank(difference: RunDifference) -> bool:
@@ -715,7 +730,7 @@ def _hidden(difference: RunDifference) -> Iterator[NotCompared]:
     """Yield the facts that both sides hide, if there are any."""
     facts = hidden_facts(difference)
     if facts:
-        yield NotCompared(tuple(facts), "hidden on both sides, so they may have changed")
+        yield NotCompared(tuple(facts), "masked on both sides, so they may have changed")
 
 
 def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
@@ -780,7 +795,8 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
 
 
 # Stands for a value that a sidecar or a redacted report hides.
-_HIDDEN_WORD = "(hidden)"
+_HIDDEN_WORD = "(masked)"
+_WHY_MASKED = f"{_HIDDEN_WORD}: nsyspipe does not show this value, because it may be secret."
 # What the straggler is called if it is not known, next to its delay.
 _WHICH_STRAGGLER = "which rank is the straggler"
 _INTERVALS = (

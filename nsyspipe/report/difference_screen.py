@@ -238,6 +238,7 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     n_more = len(remaining_changes) - len(shown)
     if n_more:
         lines.append(Line(f"and {n_more} more (-v)"))
+        lines += [*map(Line, full.masked_notes(difference))]
     yield Lines("Also changed", lines)
 
 
@@ -260,6 +261,6 @@ def _notes(difference: RunDifference) -> list[str]:
         texts.append(f"Thresholds from {file}.")
     n_metrics = len(FIGURES)
     texts.append(
-        f"-v shows kernels, facts, methods and more metrics. --json has all {n_metrics} metrics."
+        f"-v shows kernels, versions and settings, statistical methods and more metrics. --json has all {n_metrics} metrics."
     )
     return texts

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import few, grouped, listed
+from nsyspipe.model.names import counted, few, grouped, listed
 from nsyspipe.model.typed_tables import RunsColumn
 from nsyspipe.nsys.machine import Check
 from nsyspipe.report.blocks import (
@@ -31,7 +31,7 @@ from nsyspipe.report.blocks import (
 from nsyspipe.report.formats import Format, dumps
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, counted, ms_text
+from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import Trouble, troubles
 from nsyspipe.run.doctor import Capability, Examination
 from nsyspipe.run.questions import NO, PARTLY, YES

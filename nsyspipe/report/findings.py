@@ -17,9 +17,9 @@ from nsyspipe.findings.host_lines import (
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
-    LET_GO_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
     MIN_SHARE_OF_LOCK,
@@ -143,12 +143,16 @@ _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
 _PLACE_KEYS = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+# Saved runs of earlier versions have these: lines at which a thread released Python's lock, which
+# say little about what held the lock.
+_EARLIER_KEYS = {"let_go_line", "lock_holder_line"}
 _LINE_KEYS = {
     *_PLACE_KEYS,
-    LET_GO_LINE,
+    *_EARLIER_KEYS,
     INNERMOST_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
 }
@@ -156,7 +160,8 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
-_RAN_BEFORE = "The code that held the lock is at this line or just before it."
+_LOOK_AT_LINE = "Look at this line, at what it calls, and at the loop around it."
+_LOOK_AT_CODE = "Look at these lines, and at what they call."
 _RECORD_LOCK = (
     "waits were not recorded. To see them, capture with nsys profile --trace=cuda,nvtx,python-gil."
 )
@@ -465,20 +470,41 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
 
 
 def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
-    """Return why the line is not known, and where the thread released Python's lock.
+    """Return why the line is not known, and between which lines the thread held Python's lock.
 
     Without a reason, lines were not recorded. Then return how to record them.
     """
     reason = evidence.get(LINE_UNKNOWN)
     if not reason:
         return _RECORD_LINES
-    text = f"not known, because {reason}."
-    line_of_release = evidence.get(LET_GO_LINE)
-    if line_of_release is not None:
-        place = _place_text(line_of_release)
-        text += f" These samples show where the main thread released the lock: {place}."
-        text += f" {_RAN_BEFORE}"
-    return text
+    held = evidence.get(LOCK_HELD)
+    if held is None:
+        return f"not known, because {reason}."
+    code = _held_text(held)
+    return (
+        f"not known exactly, because {reason}. While it held the lock, the main thread ran {code}"
+    )
+
+
+def _held_text(held: Mapping[str, Any]) -> str:
+    """Return which code ran while a thread held Python's lock, and where to look for the reason."""
+    first = f"{held['after_file']}:{held['after_line']}"
+    last = f"{held['file']}:{held['line']}"
+    counts = f"in {_part_text(held)} samples that this lock delayed"
+    if first == last:
+        return f"the code at {first} {counts}. {_LOOK_AT_LINE}"
+    if _is_in_next_pass(held):
+        code = f"the code from {first} to the end of the loop, and from the start of the loop to {last}"
+    else:
+        code = f"the code from {first} to {last}"
+    return f"{code}, {counts}. {_LOOK_AT_CODE}"
+
+
+def _is_in_next_pass(held: Mapping[str, Any]) -> bool:
+    """Tell whether a thread released the lock at an earlier line of the function it was in."""
+    is_in_one_file = held["file"] == held["after_file"]
+    is_in_one_function = is_in_one_file and held["function"] == held["after_function"]
+    return bool(is_in_one_function and held["line"] < held["after_line"])
 
 
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -519,7 +545,7 @@ def _function_text(function: Mapping[str, Any]) -> str:
 
 
 def lock_text(evidence: Mapping[str, Any]) -> str:
-    """Return how long the launching thread waited for Python's lock, and where it was released.
+    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
 
     If waits were not recorded, return how to record them. Empty for a finding that is not about
     the lock.
@@ -534,11 +560,10 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
     text = f"the launching thread waited {ms_text(wait_ns)} per step for this lock"
     text += f", {share} of the idle time of this finding."
-    holder = evidence.get(LOCK_HOLDER_LINE)
-    if holder is not None:
-        place = _place_text(holder)
-        text += " Meanwhile, another thread held the lock. When it released the lock, it was at"
-        text += f" {place}, {_steps_text(holder)}. {_RAN_BEFORE}"
+    held = evidence.get(LOCK_HELD_BY_OTHER)
+    if held is not None:
+        text += " Meanwhile, another thread held the lock."
+        text += f" That thread ran {_held_text(held)}"
     elif evidence[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
         text += " So other threads that hold the lock are not the main cause."
     return text
@@ -550,9 +575,13 @@ def _place_text(line: Mapping[str, Any]) -> str:
 
 
 def _samples_text(place: Mapping[str, Any]) -> str:
+    return f"in {_part_text(place)} samples"
+
+
+def _part_text(place: Mapping[str, Any]) -> str:
     n_samples = count_text(place["n_samples"])
     n_of_samples = count_text(place["n_of_samples"])
-    return f"in {n_samples} of {n_of_samples} samples"
+    return f"{n_samples} of {n_of_samples}"
 
 
 def _steps_text(line: Mapping[str, Any]) -> str:
@@ -798,7 +827,10 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
     """
     if part == "left_for_compute":
         return "a step takes at least the compute time of the rank that computes least"
-    shortest = "a step takes at least the time that the fastest CPU needs to launch its kernels"
+    shortest = (
+        "a step takes at least the time that the CPU needs to launch its kernels (with several "
+        "ranks, the fastest CPU)"
+    )
     launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
         return shortest

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.model.figures import Figure
-from nsyspipe.model.names import few, listed, ranges
+from nsyspipe.model.names import counted, few, listed, noun_for, ranges, verb_for
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report import blocks, overview, words
 from nsyspipe.report.blocks import BarRow, Bars, Line, Lines
@@ -29,10 +29,8 @@ from nsyspipe.report.overview import (
 )
 from nsyspipe.report.units import (
     absent,
-    counted,
     in_one_unit,
     ms_text,
-    noun_for,
     percent_text,
     rate_text,
     short_percent,
@@ -102,7 +100,8 @@ def warnings_of(run: Run) -> Iterator[str]:
     n_job_ranks = run.header.n_job_ranks or 0
     has_missing_ranks = 0 < n_ranks < n_job_ranks
     if has_missing_ranks:
-        seen = f"Only {n_ranks} of {n_job_ranks} ranks are in the reports."
+        are = verb_for(n_ranks, "are")
+        seen = f"Only {n_ranks} of {n_job_ranks} ranks {are} in the reports."
         yield f"{seen} The ranks without a report may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
@@ -279,7 +278,10 @@ def _rank_notes(run: Run) -> Iterator[str]:
         most = ms_text(spread.ns, n_digits=2)
         yield f"Ranks are balanced: no part differs by more than {most} between ranks."
         if overview.do_waits_differ(run):
-            yield "Their wait time differs more, but most of it overlaps with compute."
+            yield (
+                "Wait time is none of these parts. It differs more, but most of it overlaps with "
+                "compute."
+            )
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -376,7 +378,10 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
     share = finding.bound.other_causes_share
     if share >= _MIN_NAMED_SHARE_OF_OTHER_CAUSES:
         percent = short_percent(share)
-        yield f"{percent} of this bound is idle time for data loading or blocking calls."
+        yield (
+            f"{percent} of this bound is idle time for data loading or blocking calls. Faster "
+            "launches may not save this time."
+        )
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import counted, listed
 from nsyspipe.model.python_files import IN_PROGRAM, INNERMOST, NOT_SEEN
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
-from nsyspipe.report.units import count_text, counted
+from nsyspipe.report.units import count_text
 from nsyspipe.run.run import Run
 
 # Terminal widths from which on columns are shown that are not needed most.

@@ -205,7 +205,8 @@ def do_waits_differ(run: Run) -> bool:
     if not mean_step_ns or steps["wait_ns"].null_count:
         return False
     means_of_ranks = steps.group_by("rank").aggregate([("wait_ns", "mean")])
-    return _spread(means_of_ranks["wait_ns_mean"]) > MAX_BALANCED_SHARE_OF_STEP * mean_step_ns
+    max_spread_ns: float = MAX_BALANCED_SHARE_OF_STEP * mean_step_ns
+    return _spread(means_of_ranks["wait_ns_mean"]) > max_spread_ns
 
 
 def do_ranks_differ(run: Run) -> bool:

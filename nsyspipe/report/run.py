@@ -90,11 +90,12 @@ _MEANING_OF_TILES = (
     "memsets that run while neither compute nor communication runs."
 )
 _ALLOCS_ARE_NOT_SYNC = (
-    "Calls that allocate or free GPU memory count in alloc-in-step, and not in sync-bound."
+    "This run has the finding alloc-in-step. So calls that allocate or free GPU memory count there, "
+    "and not in sync-bound."
 )
 _WAITS_AND_DELAYS = (
-    "wait is a sum over all collectives of a step. delay caused is the longest delay of a step "
-    "alone, for the rank that caused it."
+    "wait is a sum over all collectives of a step. delay caused counts only the longest "
+    "delay of each step, for the rank that caused it. Both are means over the steps used."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]

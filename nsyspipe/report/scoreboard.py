@@ -19,7 +19,7 @@ from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.side import run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
-from nsyspipe.model.names import grouped, listed
+from nsyspipe.model.names import counted, grouped, listed
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -41,7 +41,6 @@ from nsyspipe.report.files import head_of
 from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import (
     absent,
-    counted,
     ms_text,
     percent_text,
     rate_text,
@@ -510,7 +509,7 @@ def _no_winner_text(kind: Kind, best: Row, *, among: str, tied: str) -> str:
 
 
 def _second_text(best: Row, rows: Sequence[Row]) -> str:
-    """Return how fast the second fastest run is, with a colon in front.
+    """Return how fast the second fastest run is, as a sentence with a full stop in front.
 
     `best` is the baseline, and the fastest of `rows`. Empty if the speed of no other run is known.
     """
@@ -518,9 +517,8 @@ def _second_text(best: Row, rows: Sequence[Row]) -> str:
     if not other_rows:
         return ""
     second = max(other_rows, key=lambda row: row["peer_speedup"])
-    # The sentence has named the baseline already.
-    speed = _speed(second, peer=None)
-    return f": {second['label']} is {speed}"
+    speed = _speed(second, peer=best["label"])
+    return f". {second['label']} runs at {speed}"
 
 
 def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
@@ -589,16 +587,16 @@ def _why_undecided(row: Row) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def _speed(row: Row, *, peer: str | None) -> str:
+def _speed(row: Row, *, peer: str) -> str:
     """Return a speed-up with its interval: ``1.12x the mean speed of ddp (1.11 to 1.13)``.
 
-    If `peer` is None, the text says ``its mean speed``. If two decimals do not distinguish the
+    If two decimals do not distinguish the
     speed-up from both ends of the interval, there are three decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    whose = f"the mean speed of {peer}" if peer else "its mean speed"
+    whose = f"the mean speed of {peer}"
     if low is None:
         return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)

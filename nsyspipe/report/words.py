@@ -27,7 +27,16 @@ from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS, FIGURES
-from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
+from nsyspipe.model.names import (
+    LONGEST_CALL,
+    counted,
+    few,
+    grouped,
+    listed,
+    noun_for,
+    printable,
+    ranges,
+)
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN, OF_FILES_BESIDE
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.typed_tables import (
@@ -38,11 +47,9 @@ from nsyspipe.model.typed_tables import (
 )
 from nsyspipe.report.units import (
     bandwidth_text,
-    counted,
     delta_text,
     metric_label,
     ms_text,
-    noun_for,
     percent_text,
     upper_first,
 )
@@ -108,8 +115,8 @@ STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begi
 IDLE_BEFORE = "Idle time before a kernel counts in the phase of this kernel."
 WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
 WHERE_STEPS_END_WITH_COPIES = (
-    f"{WHERE_STEPS_END} Copies of the next batch run before that kernel, so they count in the step "
-    "before."
+    f"{WHERE_STEPS_END} Copies of the next batch run before the first kernel of the next step, so "
+    "they count in the step before."
 )
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -796,7 +803,7 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
             f". The slowdown was measured for {percent_text(compared_share, n_decimals=0)} of the "
-            "compute during communication, and is assumed for the rest"
+            "compute during communication, and is assumed to be equal for the rest"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:

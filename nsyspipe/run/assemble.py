@@ -582,9 +582,9 @@ def _idle_calls_table(ranks: Ranks, steps: SelectedSteps, *, is_capture: bool) -
     blocking copies from the host. The table is empty if one of the summary steps does not show how
     long its GPU waited.
     """
-    summary_steps = steps.table.filter(steps.table["in_summary"])
-    n_steps = summary_steps.num_rows
-    is_a_step_unknown = summary_steps["idle_blocked_ns"].null_count > 0
+    blocked_ns = steps.table["idle_blocked_ns"].filter(steps.table["in_summary"])
+    n_steps = len(blocked_ns)
+    is_a_step_unknown = blocked_ns.null_count > 0
     if is_capture or not n_steps or is_a_step_unknown:
         return schema.IDLE_CALLS.empty()
     total_ns: Counter[str] = Counter()

@@ -560,7 +560,7 @@ def stragglers_table(
     """
     is_chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
     matched = collectives.select(_COLUMNS_FOR_STRAGGLERS).filter(is_chosen)
-    summary_steps = steps.filter(steps["in_summary"])
+    summary_steps = steps.select(["rank", "wait_ns"]).filter(steps["in_summary"])
     # If every wait time is known and nothing matched, there was no communication. Then no rank came
     # late, even if collectives of other steps are not known.
     are_waits_known = summary_steps.num_rows > 0 and not summary_steps["wait_ns"].null_count
@@ -612,7 +612,8 @@ def _delays_of_ranks(
     # The lateness of a rank is the sum of the delays that are the largest of their step.
     largest_rows = ordered_rows[run_starts(step[ordered_rows])]
     lateness_ns = sums_of(rank_index[largest_rows], late_by_ns[largest_rows], n_ranks)
-    held_up = sum_held_up(collectives, steps).filter(pc.field("is_alone"))
+    held_up = sum_held_up(collectives, steps)
+    held_up = held_up.filter(held_up["is_alone"])
     held_up_rank_index = np.searchsorted(ranks, held_up["rank"])
     delays: dict[str, Any] = {}
     delays["n_arrived_last"] = np.bincount(late_rank_index, minlength=n_ranks)

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.analysis import collectives as matching
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import least_of
 from nsyspipe.model.names import COLLECTIVES
@@ -301,9 +301,7 @@ class _Columns:
 
 def _values(table: pa.Table, name: str, absent: int) -> Int64:
     """Return a column of a table, with `absent` for null."""
-    column = table[name].cast(pa.int64())
-    values: Int64 = pc.fill_null(column, absent).to_numpy()
-    return values
+    return filled(table[name].cast(pa.int64()), absent)
 
 
 def _concatenate(parts: Iterable[Int64], int_type: _IntType) -> Int64:

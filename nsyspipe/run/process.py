@@ -191,8 +191,8 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         "memory_calls": capture.memory.table,
     }
     # Of each table, the rows of each process.
-    rows_by_process = [by_process(table, process_ids) for table in tables_of_report.values()]
-    for tables_of_process in zip(*rows_by_process, strict=True):
+    parts_of_tables = [by_process(table, process_ids) for table in tables_of_report.values()]
+    for tables_of_process in zip(*parts_of_tables, strict=True):
         yield _ProcessTables(**dict(zip(tables_of_report, tables_of_process, strict=True)))
 
 

@@ -360,12 +360,12 @@ def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
     have_all_sizes = all(part.report.has_memory_sizes for rank in ranks for part in rank.parts)
     if have_all_sizes:
         return
-    summary_steps = steps.filter(steps["in_summary"])
-    n_calls = pc.add(summary_steps["n_allocs"], summary_steps["n_frees"])
+    n_calls = pc.add(steps["n_allocs"], steps["n_frees"])
     has_calls = pc.greater(n_calls, 0)
-    n_steps = pc.sum(has_calls).as_py()
+    is_in_summary = steps["in_summary"]
+    n_steps = pc.sum(has_calls.filter(is_in_summary)).as_py()
     if n_steps:
-        n_all_steps = summary_steps.num_rows
+        n_all_steps = pc.sum(is_in_summary).as_py()
         yield problem("alloc-sizes-unrecorded", n=n_steps, total=n_all_steps)
 
 
@@ -375,7 +375,8 @@ def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:
     Then the times of the slowest rank of each step have a larger sum than the steps of any single
     rank. The problem has the share by which that sum is larger.
     """
-    summary_steps = steps.filter(steps["in_summary"])
+    needed_columns = steps.select(["rank", "step", "start_ns", "wall_ns"])
+    summary_steps = needed_columns.filter(steps["in_summary"])
     by_rank = summary_steps.group_by("rank", use_threads=False)
     sums_of_ranks = by_rank.aggregate([("wall_ns", "sum")])["wall_ns_sum"]
     largest_sum_of_rank_ns = pc.max(sums_of_ranks).as_py()

@@ -82,7 +82,8 @@ def _matrix_times(ranks: Iterable[Rank[ProcessDigest]]) -> MatrixTimes:
 
 def with_problems_of_steps(work: RunWork, steps: StepsTable) -> RunWork:
     """Add the problem that steps are faster than the peak of their GPU, if they are."""
-    summary_steps = steps.filter(steps["in_summary"])
+    compute_of_steps = steps.select(["ideal_compute_ns", "compute_ns"])
+    summary_steps = compute_of_steps.filter(steps["in_summary"])
     n_faster = n_faster_than_peak(summary_steps)
     if not n_faster:
         return work

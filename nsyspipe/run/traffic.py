@@ -18,6 +18,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
+    StepsColumn,
     StepsTable,
 )
 from nsyspipe.run.collectives import MessageSizes, message_sizes
@@ -54,6 +55,7 @@ _CELLS = pa.schema(
     [(name, pa.float64() if name in _FLOATS else pa.int64()) for name in ("rank", "use", *_SUMS)]
 )
 _SKIP_NO_NULL = pc.ScalarAggregateOptions(skip_nulls=False)
+_COLUMNS_OF_STEPS: tuple[StepsColumn, ...] = ("rank", "step", "start_ns", "end_ns", "comm_ns")
 
 
 def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool) -> pa.Table:
@@ -62,7 +64,7 @@ def traffic_table(cross_rank: CrossRank, steps: StepsTable, *, is_capture: bool)
     Each communicator and collective has one more row for all ranks. `steps` is `schema.STEPS`.
     """
     rows = cross_rank.rows
-    summary_steps = steps.filter(steps["in_summary"])
+    summary_steps = steps.select(_COLUMNS_OF_STEPS).filter(steps["in_summary"])
     summary_numbers = summary_steps["step"].to_numpy()
     in_summary = rows.in_step & np.isin(rows.step, summary_numbers)
     rows_of_cells = [*_cells(cross_rank, summary_steps, in_summary)]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
+import pickle
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.build.nccl_layouts import COMM_INIT, SWAPPED_INIT, PayloadLayout, blob
 
@@ -27,6 +29,8 @@ _THREADS = {"main": 0, "autograd": 1, "worker": 2}
 _VM = 1 << 48
 # What nsys adds to the number of a GPU in the typeId of its counters.
 COUNTER_TYPE = 281479271677952
+# Tests of a file build equal reports.
+_MAX_CONTENTS = 128
 
 
 @functools.cache
@@ -333,35 +337,56 @@ class TraceBuilder:
 
     def write(self, path: Path, *, lazy: bool = True, without: tuple[str, ...] = ()) -> Path:
         """Write the report; `lazy` leaves out tables without rows, `without` leaves out some that have."""
+        tables = tuple(self._tables(lazy=lazy, without=without))
         path.unlink(missing_ok=True)
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            # Nobody needs it after a power cut: no journal, one transaction.
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("PRAGMA journal_mode = MEMORY")
-            database.execute("BEGIN")
-            for table, columns in self.schema.items():
-                rows = self.rows.get(table, [])
-                if table in without or (lazy and not rows and table != STRINGS):
-                    continue
-                definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-                database.execute(f"CREATE TABLE {table} ({definitions})")
-                if table == NVTX and "eventId" in columns:
-                    rows = [{"eventId": number} | row for number, row in enumerate(rows, start=1)]
-                # What the version requires and the row lacks is 0 or empty.
-                required = {
-                    name: "" if "TEXT" in kind else 0
-                    for name, kind in columns.items()
-                    if "NOT NULL" in kind
-                }
-                cells = [
-                    [required.get(one) if row.get(one) is None else row[one] for one in columns]
-                    for row in rows
-                ]
-                database.executemany(
-                    f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells
-                )
-            database.execute("COMMIT")
+        path.write_bytes(_content_of(pickle.dumps(tables)))
         return path
+
+    def _tables(self, *, lazy: bool, without: tuple[str, ...]) -> Iterator[_Table]:
+        """Yield the tables that a report has."""
+        for name, columns in self.schema.items():
+            rows = self.rows.get(name, [])
+            is_left_out = lazy and not rows and name != STRINGS
+            if name not in without and not is_left_out:
+                yield _Table(name, columns, rows)
+
+
+class _Table(NamedTuple):
+    """A table of a report: the definition of each column by name, and the cells by column."""
+
+    name: str
+    columns: dict[str, str]
+    rows: list[dict[str, Any]]
+
+    def write(self, database: sqlite3.Connection) -> None:
+        columns, rows = self.columns, self.rows
+        definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        database.execute(f"CREATE TABLE {self.name} ({definitions})")
+        if self.name == NVTX and "eventId" in columns:
+            rows = [{"eventId": number} | row for number, row in enumerate(rows, start=1)]
+        # What the version requires and the row lacks is 0 or empty.
+        required = {
+            name: "" if "TEXT" in kind else 0
+            for name, kind in columns.items()
+            if "NOT NULL" in kind
+        }
+        cells = [
+            [required.get(one) if row.get(one) is None else row[one] for one in columns]
+            for row in rows
+        ]
+        places = ", ".join("?" * len(columns))
+        database.executemany(f"INSERT INTO {self.name} VALUES ({places})", cells)
+
+
+@functools.lru_cache(maxsize=_MAX_CONTENTS)
+def _content_of(pickled_tables: bytes) -> bytes:
+    """Return the bytes of a report with some tables. Equal reports are made once."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute("BEGIN")
+        for table in pickle.loads(pickled_tables):
+            table.write(database)
+        database.execute("COMMIT")
+        return database.serialize()
 
 
 def steady_rank(

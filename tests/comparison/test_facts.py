@@ -32,6 +32,7 @@ from nsyspipe.report.difference import (
     figures_of_one_side,
     notes,
 )
+from nsyspipe.run.run import RunHeader
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -419,6 +420,15 @@ def test_the_rate_of_python_samples_is_read_from_the_options_of_the_capture(
         builder.add("META_DATA_CAPTURE", name=name, value=rate)
     builder.write(tmp_path / "r.sqlite")
     assert nsyspipe.load(tmp_path, jobs=1).header.python_samplings == samplings
+
+
+@pytest.mark.parametrize(
+    ("samplings", "per_s"),
+    [(["1000"], 1000.0), (["off"], None), ([], None), (["1000", "200"], None)],
+)
+def test_samples_per_second_are_known_if_all_reports_have_one_rate(samplings, per_s):
+    header = RunHeader("run", "label", 1, None, [], [], [], [], None, [])
+    assert replace(header, python_samplings=samplings).python_samples_per_s == per_s
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ No layout changes these counts, except of lines that are too long.
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.contract.trees import children_of, nodes_of
+from tests.contract.trees import children_of, nodes_of, nodes_of_file
 
 MAX_COLUMNS = 100
 MAX_COMPLEXITY = 12
@@ -76,14 +76,20 @@ def density_of(root: Path) -> Density:
     """Measure all Python files below a directory."""
     density = Density()
     for path in sorted(root.rglob("*.py")):
-        measure_file(density, path.read_text(encoding="utf-8"), str(path.relative_to(root)))
+        name = str(path.relative_to(root))
+        measure_lines(density, path.read_text(encoding="utf-8"), name)
+        measure_nodes(density, nodes_of_file(path), name)
     return density
 
 
 def measure_file(density: Density, source: str, name: str) -> None:
     """Add the counts of one file."""
     measure_lines(density, source, name)
-    nodes = nodes_of(ast.parse(source))
+    measure_nodes(density, nodes_of(ast.parse(source)), name)
+
+
+def measure_nodes(density: Density, nodes: Sequence[ast.AST], name: str) -> None:
+    """Add the counts of the syntax tree of one file; its nodes come behind those that they are in."""
     sizes = sizes_of(nodes)
     for node in nodes:
         _measure_node(density, node, name, sizes)
@@ -177,10 +183,11 @@ def _measure_function(
 ) -> None:
     place = f"{file}:{function.lineno} {function.name}"
     density.statement_nodes += [_n_nodes_of_head(inner, sizes) for inner in _statements(function)]
-    n_paths = complexity(function)
+    nodes = nodes_of(function)
+    n_paths = complexity_of(nodes)
     if n_paths > MAX_COMPLEXITY:
         density.add("complex functions", f"{place} {n_paths}")
-    stored = [node for node in nodes_of(function) if isinstance(node, ast.Name)]
+    stored = [node for node in nodes if isinstance(node, ast.Name)]
     local_names = {node.id for node in stored if isinstance(node.ctx, ast.Store)}
     if len(local_names) > MAX_LOCALS:
         density.add("functions with many locals", f"{place} {len(local_names)}")
@@ -189,14 +196,19 @@ def _measure_function(
 
 
 def complexity(function: ast.AST) -> int:
-    """Return the number of paths through a function.
+    """Return the number of paths through a function."""
+    return complexity_of(nodes_of(function))
+
+
+def complexity_of(nodes: Iterable[ast.AST]) -> int:
+    """Return the number of paths through a function by its nodes.
 
     Branches, loops, comprehensions and their conditions, ternaries, and each further part of an
     ``and`` or ``or`` count 1. Functions inside the function do not count, but what they contain
     does, as it stands in the way of the reader.
     """
     paths = 1
-    for node in nodes_of(function):
+    for node in nodes:
         if isinstance(node, _BRANCHES):
             paths += 1
         elif isinstance(node, ast.BoolOp):

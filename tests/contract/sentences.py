@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tests.contract.trees import nodes_of
+from tests.contract.trees import nodes_of, nodes_of_file
 
 MOST_WORDS = 3  # in a row, which a test may share with a text of the program
 _WORDS = re.compile(r"\b[A-Za-z][a-z'-]*(?:[,:]? [A-Za-z][a-z'-]*)+\b")
@@ -48,7 +48,7 @@ def phrases_of_program(folders: Iterable[Path]) -> frozenset[str]:
 
 def _texts_of(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
-        nodes = nodes_of(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = nodes_of_file(path)
         docstrings = _docstrings(nodes)
         yield from (str(node.value) for node in _texts(nodes) if node not in docstrings)
     elif path.suffix in _SCRIPTS and not path.name.endswith(".min.js"):  # those are libraries

@@ -1,13 +1,13 @@
 """No import goes up between rooms, and no files import each other in a circle, also inside functions and for types only."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import nsyspipe
-from tests.contract.trees import nodes_of
+from tests.contract.trees import nodes_of, nodes_of_file
 
 PACKAGE = Path(nsyspipe.__file__).parent
 # The rooms, the lowest floor first. A file imports files of its own room and of lower floors.
@@ -38,9 +38,9 @@ def files_of_package() -> dict[str, Path]:
     return files
 
 
-def imported_names(tree: ast.AST) -> Iterator[str]:
+def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names that a file imports, each with its module, wherever the import stands."""
-    for node in nodes_of(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -60,8 +60,8 @@ def imports_of_package() -> dict[str, set[str]]:
     files = files_of_package()
     imports = {}
     for name, path in files.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        modules = {module_of(imported, files) for imported in imported_names(tree)}
+        names = imported_names(nodes_of_file(path))
+        modules = {module_of(imported, files) for imported in names}
         imports[name] = {module for module in modules if module is not None} - {name}
     return imports
 
@@ -135,7 +135,7 @@ def test_every_room_is_on_a_floor():
 
 def test_an_import_inside_a_function_and_one_for_types_are_found():
     text = "if TYPE_CHECKING:\n    from a.b import c\ndef f():\n    import d.e\n"
-    assert set(imported_names(ast.parse(text))) == {"a.b.c", "d.e"}
+    assert set(imported_names(nodes_of(ast.parse(text)))) == {"a.b.c", "d.e"}
 
 
 def test_an_import_of_a_higher_floor_is_found():

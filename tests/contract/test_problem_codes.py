@@ -15,7 +15,7 @@ from nsyspipe.model.problems import CATALOGUE
 from nsyspipe.model.schema import PROBLEMS
 from nsyspipe.report.explanations.subjects import explain
 from nsyspipe.report.explanations.text import Group
-from tests.contract.trees import nodes_of
+from tests.contract.trees import nodes_of, nodes_of_file
 
 PACKAGE = Path(nsyspipe.__file__).parent
 DECLARATIONS = Path("model/problems.py")
@@ -26,7 +26,7 @@ def used():
     """Return the codes that each module names, and whether it makes problems, by path."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
-        nodes = nodes_of(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = nodes_of_file(path)
         found[path.relative_to(PACKAGE)] = codes_in(nodes), bool(calls_of("Problem", nodes))
     return found
 
@@ -56,7 +56,6 @@ def codes_in(nodes):
     return codes
 
 
-@pytest.mark.slow
 def test_every_code_is_in_the_catalogue(used):
     unknown = {
         (str(path), code) for path, (codes, _) in used.items() for code in codes - {*CATALOGUE}

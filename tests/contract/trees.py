@@ -1,6 +1,8 @@
 """Walks through the syntax trees of many files, in a third of the time that `ast.walk` takes."""
 
 import ast
+import functools
+from pathlib import Path
 
 
 def children_of(node: ast.AST) -> list[ast.AST]:
@@ -22,3 +24,9 @@ def nodes_of(tree: ast.AST) -> list[ast.AST]:
     for node in nodes:
         nodes += children_of(node)
     return nodes
+
+
+@functools.cache
+def nodes_of_file(path: Path) -> list[ast.AST]:
+    """Return the nodes of a Python file, which is parsed once for the tests of this folder."""
+    return nodes_of(ast.parse(path.read_text(encoding="utf-8")))

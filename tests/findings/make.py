@@ -211,7 +211,6 @@ def evidence(step_rows, collectives=(), **more):
 def _evidence(
     step_rows, collectives, *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more
 ):
-    table = schema.STEPS.from_rows(step_rows)
     met = schema.COLLECTIVES.from_rows(list(collectives))
     micro_batch = pa.array([row.get("micro_batch") for row in collectives], pa.int64())
     ranks = sorted({row["rank"] for row in step_rows})
@@ -219,12 +218,14 @@ def _evidence(
     start = min((row["start_ns"] for row in step_rows), default=0) - 1
     began = [step(row["rank"], 0) | {"start_ns": start, "in_summary": False} for row in step_rows]
     began = [] if any(row["step"] == 0 for row in step_rows) else began
+    all_steps = schema.STEPS.from_rows([*began, *step_rows])
+    table = all_steps.slice(len(began))
     return Evidence(
         n_ranks=len(ranks),
         world_size=len(ranks) if world_size == 0 else world_size,
         summary=summary(table, met).to_pylist()[0],
         steps=table.filter(table["in_summary"]),
-        all_steps=pa.concat_tables([schema.STEPS.from_rows(began), table]),
+        all_steps=all_steps,
         phases=schema.PHASES.from_rows(list(phases)),
         all_collectives=met.append_column("micro_batch", micro_batch),
         traffic=schema.TRAFFIC.from_rows(served(collectives) if traffic is None else traffic),

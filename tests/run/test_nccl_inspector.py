@@ -11,8 +11,6 @@ from tests.build.across import every_step, load, reports
 from tests.build.inspector import call, line, lost, sent
 from tests.build.tools import codes, problem_of
 
-pytestmark = pytest.mark.reads_anew
-
 FLOAT = 7
 VERSION = "3.25.0 2026.2.1 mfu"  # the oldest with descriptions of payloads
 # Of each step: the bytes of its all-reduces. Numbers go on from step to step.

@@ -13,8 +13,6 @@ from tests.build.inspector import lost, sent
 from tests.build.tools import codes, problem_of
 from tests.store.test_definitions_version import STORE
 
-pytestmark = pytest.mark.reads_anew
-
 
 def built(folder, n_ranks=2, **options):
     """Write ranks 0, 1, ... as processes 1000, 1001, ... of one host."""
