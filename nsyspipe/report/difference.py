@@ -842,7 +842,7 @@ def _fact_with_reasons(row: Mapping[str, Any]) -> NotCompared:
         explanation = f"only known for the {recorded_on}. Not known for the {sides_and_reasons}"
     elif len(distinct_reasons) == 1:
         (common_reason,) = distinct_reasons
-        explanation = f"both sides: {common_reason}"
+        explanation = f"{common_reason} (both sides)"
     else:
         explanation = sides_and_reasons
     return NotCompared((_fact_of_one_side(row),), explanation)

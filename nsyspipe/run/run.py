@@ -375,6 +375,10 @@ class Run(NamedTables, ABC):
 
     def breakdown(self) -> StepsTable:
         """Return the rows of `steps` that the metrics use: complete on all ranks, not skipped."""
+        return self._summary_steps
+
+    @cached_property
+    def _summary_steps(self) -> StepsTable:
         steps = self.steps()
         return steps.filter(steps["in_summary"])
 

@@ -9,6 +9,8 @@ import nsyspipe
 from nsyspipe.report.export import document
 from tests.property.counter_oracle import NAMES, counted, held_samples, integral
 
+pytestmark = pytest.mark.slow
+
 # What 100 % is: 18 links of 26.5625 GB/s, 16 lanes of 32 GT/s x 128 / 130, and the report's own
 # bandwidth of GPU memory.
 NVLINK = 478_125_000_000
@@ -54,7 +56,6 @@ def test_the_lag_is_that_of_the_oracle(steps, expected):
     assert {row["lag_ns"] for row in steps} == {lag_ns}
 
 
-@pytest.mark.slow
 def test_each_figure_of_each_step_is_that_of_the_oracle(steps, expected):
     figures, _ = expected
     assert len(steps) > 8
@@ -87,7 +88,6 @@ def test_the_sampled_time_is_the_least_of_all_counters(steps, expected):
         assert row["sampled_ns"] == min(sampled_ns for _, sampled_ns in of_counters.values())
 
 
-@pytest.mark.slow
 def test_nvlink_carries_what_the_messages_of_a_step_need(run, steps):
     in_summary = {row["step"] for row in run.steps().to_pylist() if row["in_summary"]}
     sent = [row["nvlink_tx_bytes"] for row in steps if row["step"] in in_summary]
@@ -96,7 +96,6 @@ def test_nvlink_carries_what_the_messages_of_a_step_need(run, steps):
     assert sent == [pytest.approx(MESSAGES, rel=0.01)] * len(sent)
 
 
-@pytest.mark.slow
 def test_the_counted_bandwidth_agrees_with_the_derived_one(run, steps):
     in_summary = {row["step"] for row in run.steps().to_pylist() if row["in_summary"]}
     used = [row for row in steps if row["step"] in in_summary]
@@ -111,7 +110,6 @@ def test_the_counted_bandwidth_agrees_with_the_derived_one(run, steps):
     assert ratio == pytest.approx(found["counted_ratio"])
 
 
-@pytest.mark.slow
 def test_collectives_with_three_samples_have_the_bandwidth_of_the_oracle(path, run, expected):
     _, lag_ns = expected
     n_known = 0

@@ -307,6 +307,7 @@ def test_roles_and_waiting_are_as_built(run):
         assert in_data["wait_ns_per_step"] == (0 if rank // N_LOCAL == LATE_NODE else LATE_NS), rank
 
 
+@pytest.mark.slow
 def test_the_last_ranks_are_those_of_the_late_node(run):
     for row in run.stragglers().to_pylist():
         node, local = divmod(row["rank"], N_LOCAL)
