@@ -238,7 +238,7 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     n_more = len(remaining_changes) - len(shown)
     if n_more:
         lines.append(Line(f"and {n_more} more (-v)"))
-        lines += [*map(Line, full.masked_notes(difference))]
+    lines += [*map(Line, full.masked_notes(difference))]
     yield Lines("Also changed", lines)
 
 
