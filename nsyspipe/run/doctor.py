@@ -466,15 +466,21 @@ def _describe(
     """Return in words what the reports have for a question.
 
     `n_sharers` is how many ranks or processes share the counts of each report, None if counts are
-        summed. If a few reports have different answers, each answer follows the `names` of its reports.
-    `Capability.lacking` names the reports without a complete answer, so other words do not.
+    summed. If a few reports have different answers, each answer follows the `names` of its reports.
+    """
+    if len(answers) <= _MAX_NAMED_REPORTS:
+        kinds = _describe_kinds(answers, n_sharers, names)
+        if len(kinds) > 1:
+            return ". ".join(kinds)
+    return _describe_without_names(answers, n_sharers)
+
+
+def _describe_without_names(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
+    """Return in words what the reports have for a question, and how many have all of it.
+
+    `Capability.lacking` names the reports without a complete answer, so these words do not.
     """
     n_reports = len(answers)
-    if n_reports <= _MAX_NAMED_REPORTS:
-        parts = _describe_kinds(answers, n_sharers, names)
-        if len(parts) > 1:
-            return ". ".join(parts)
-
     complete = [answer for answer in answers if answer.status == YES]
     n_complete = len(complete)
     counts = _describe_counts(answers, n_sharers)
@@ -488,8 +494,8 @@ def _describe(
     words_of_complete = counts_of_complete or _texts(complete)
     words_of_others = _describe_others(answers, n_sharers)
     start = f"{n_complete} of {n_reports} reports: {words_of_complete}"
-    others = "the other report" if n_reports - n_complete == 1 else "the other reports"
-    return f"{start} ({others}: {words_of_others})" if words_of_others else start
+    other_reports = "the other report" if n_reports - n_complete == 1 else "the other reports"
+    return f"{start} ({other_reports}: {words_of_others})" if words_of_others else start
 
 
 def _describe_kinds(

@@ -545,7 +545,7 @@ def _device_clock(report: Examined) -> Answer:
         return _lack("device-clock-uncertain", text, status=PARTLY)
     if report.has("device-clock-apart"):
         return Answer(YES, text="the clocks differ, and nsyspipe corrects this")
-    return Answer(YES, text="as far as nsyspipe can tell, the clocks agree within 1 ms")
+    return Answer(YES, text="as far as nsyspipe knows, the clocks agree within 1 ms")
 
 
 def _status_of_unknown_clocks(report: Examined) -> str:
