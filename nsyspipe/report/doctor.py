@@ -193,18 +193,20 @@ def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple
         yield name, f"{_fix_with_joint_trace(capability, lacking)}{remark}"
 
 
-def _fix_with_joint_trace(capability: Capability, others: Iterable[Capability]) -> str:
+def _fix_with_joint_trace(capability: Capability, capabilities: Iterable[Capability]) -> str:
     """Return the fix of a capability, with one ``--trace`` value for all fixes of its reports.
+
+    `capabilities` are all that reports of the run lack.
 
     Otherwise a user who follows two fixes would undo one with the other. What nsyspipe does not use
     adds no values to the other fixes.
     """
     fix = capability.fix or ""
     events: dict[str, None] = {}
-    for other in (capability, *others):
-        is_wanted = other.is_used or not capability.is_used
-        if is_wanted and not set(other.lacking).isdisjoint(capability.lacking):
-            for values in _TRACE_VALUES.findall(other.fix or ""):
+    for capability_of_run in (capability, *capabilities):
+        is_wanted = capability_of_run.is_used or not capability.is_used
+        if is_wanted and not set(capability_of_run.lacking).isdisjoint(capability.lacking):
+            for values in _TRACE_VALUES.findall(capability_of_run.fix or ""):
                 events |= dict.fromkeys(values.split(","))
     return _TRACE_VALUES.sub(",".join(events), fix)
 
