@@ -17,7 +17,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,10 +143,10 @@ class _Request(NamedTuple):
 def _parse(words: list[str]) -> _Request:
     """Return what the words of the command line ask for."""
     cut = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(prog="try.sh", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="try.sh", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("-o", "--output", type=Path, default=Path("trial"), action=_Once)
-    parser.add_argument("--captures", type=int, default=3, action=_Once)
+    parser.add_argument("--captures", type=_number_of_captures, default=3, action=_Once)
     parser.add_argument("--finding", action=_Once)
     parser.add_argument("--program", action=_Once)
     parser.add_argument("--takes", action="append", default=[])
@@ -161,6 +161,21 @@ def _parse(words: list[str]) -> _Request:
         # It is an option of the launcher too.
         launcher += ["--program", options.program]
     return _Request(options, launcher, words[cut + 1 :])
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors look like those of all commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a TrialError. argparse writes "argument" before the name of an option."""
+        raise TrialError(message.removeprefix("argument "), "launchers/try.sh --help")
+
+
+def _number_of_captures(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        problem = f"--captures {shlex.quote(text)}: not a number of captures"
+        raise TrialError(problem, "--captures 3")
+    return int(text)
 
 
 class _Once(argparse.Action):
@@ -186,8 +201,6 @@ def _findings() -> set[str]:
 def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
     """Raise a TrialError for options that cannot be followed, before anything is captured."""
     has_own_change = bool(options.set or options.words)
-    if options.captures < 1:
-        raise TrialError(f"--captures {options.captures}: not a number of captures", "--captures 3")
     for text in (*options.takes, *options.set):
         name, equals_sign, _ = text.partition("=")
         if not name or not equals_sign:

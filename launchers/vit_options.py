@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 from pathlib import Path
+from typing import NoReturn
 
 POWERSGD_START = 2  # the earliest that PyTorch allows: DDP rebuilds its buckets at iteration 1
 _EVERY_RANK = -1
@@ -21,9 +22,17 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors begin with the name of the option, as those of all commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program. argparse writes "argument" before the name of an option."""
+        super().error(message.removeprefix("argument "))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
+    result = _Parser(
         description="Train a vision transformer on synthetic images. Its steps and phases are NVTX ranges,"
         " and a profiler captures the steps after the warm-up.",
         epilog=_EXAMPLES,

@@ -98,7 +98,8 @@ def load(
     comm_kernel
         Regular expression for communication kernels in addition to NCCL kernels.
     lines
-        Whether nsyspipe reads samples of Python, which show the lines that the GPU waits for.
+        Whether nsyspipe reads samples of Python, which show the lines that ran while the GPU
+        waited.
     skip_first
         Number of complete warm-up steps to skip. ``"auto"`` skips the first, if another step
         remains.
@@ -614,7 +615,8 @@ def whatif(
         Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each
         step.
     gradient_bytes
-        Size of the gradients per step in bytes, if NCCL payloads and copies do not record it. This
+        Bytes of gradients that one rank communicates in one step (not those of the whole job).
+        Give it if NCCL payloads and copies do not record the size. This
         value alone changes nothing. If the size is recorded, the value must be within 10% of it.
 
     Returns

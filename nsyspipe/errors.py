@@ -434,6 +434,11 @@ def shortened(text: str, max_characters: int) -> str:
 class OutputError(NsyspipeError):
     """A result cannot be written where it was asked for."""
 
+    @classmethod
+    def not_writable(cls, place: str, error: OSError, *, fix: str) -> Self:
+        """Return the error for a place at which the file system lets nothing be written."""
+        return cls(place, f"cannot be written ({error.strerror})", fix=fix)
+
 
 def shortage(error: BaseException) -> InputError | None:
     """Return the error for too little memory or too few open files; None for any other error."""

@@ -297,6 +297,7 @@ class ReportRun(Run):
         evidence["kernels"] = tables.kernels
         evidence["counters"] = tables.counters
         evidence["host_lines"] = tables.host_lines
+        evidence["python_samples_per_s"] = self.header.python_samples_per_s
         evidence["lock_waits"] = tables.lock_waits
         evidence["are_lines_left_out"] = not self.reading.with_lines
         evidence["links"] = self._run_links.table

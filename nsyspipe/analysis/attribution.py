@@ -216,13 +216,22 @@ def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
     return values
 
 
-def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each process, in one pass over the table.
+def by_process(table: pa.Table | None, processes: Sequence[int]) -> list[pa.Table | None]:
+    """Return what `rows_by_process` returns.
 
-    `processes` are in ascending order. Without a table, each process has None.
+    If `table` is None, because the report does not record its content, each process has None.
     """
     if table is None:
         return [None] * len(processes)
+    return [*rows_by_process(table, processes)]
+
+
+def rows_by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
+    """Return the rows of each process, in one pass over the table.
+
+    `processes` are in ascending order. The result has an entry for each of them. A process without
+    rows has an empty table.
+    """
     process_of_row = table["process_id"].to_numpy()
     if not is_sorted(process_of_row):
         by_process_id = np.argsort(process_of_row, kind="stable")

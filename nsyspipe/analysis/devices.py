@@ -16,6 +16,7 @@ from nsyspipe.analysis.attribution import (
     filled,
     launch_times,
     operations_of,
+    rows_by_process,
 )
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.model.typed_tables import (
@@ -97,8 +98,8 @@ def operations_by_process(
     `calls` are as `launch_times` takes them.
     """
     processes = processes_with_operations(kernels, copies)
-    kernel_tables = by_process(kernels, processes)
-    copy_tables = by_process(copies, processes)
+    kernel_tables = rows_by_process(kernels, processes)
+    copy_tables = rows_by_process(copies, processes)
     call_tables = by_process(calls, processes)
     tables = zip(kernel_tables, copy_tables, call_tables, strict=True)
     shares = {}

@@ -35,9 +35,10 @@ _LINE_COLUMNS = ("path", "line", "function")
 _FUNCTION_COLUMNS = ("path", "function")
 _MODULE = "<module>"
 # Columns of `canonical.PYTHON_SAMPLES` that `HostLines` has too, and all of its columns.
-_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames", "let_go")
+_STACK_COLUMNS = ("innermost", "in_program", "first_frame", "n_frames", "held_after", "let_go")
 _SAMPLE_COLUMNS = ("times", "window", "cause", *_STACK_COLUMNS)
 _COLUMNS = (*_SAMPLE_COLUMNS, "frames")
+_COLUMNS_OF_LINES = ("innermost", "in_program", "held_after", "let_go", "frames")
 _NO_INTS = np.empty(0, np.int64)
 
 
@@ -89,8 +90,10 @@ class HostLines(Struct, frozen=True):
     # Of each sample: its frames of the user's program, innermost first, as rows of `frames`.
     first_frame: Int64 = _NO_INTS
     n_frames: Int64 = _NO_INTS
-    # Of each sample: the line at which the thread let go of Python's lock, -1 if it was taken in
-    # time.
+    # Of each sample that was not taken in time: the line after which the thread held Python's lock,
+    # and the line at which it let go of the lock. -1 if it was taken in time. The first is also -1
+    # if it is not known.
+    held_after: Int64 = _NO_INTS
     let_go: Int64 = _NO_INTS
     # The line of each frame, as a row of `lines`.
     frames: Int64 = _NO_INTS
@@ -123,6 +126,15 @@ class LineCounts(Struct, frozen=True):
     # By `HOST_CAUSES`.
     n_samples_by_cause: tuple[Int64, ...]
     n_windows_by_cause: tuple[Int64, ...]
+
+
+class HoldCounts(Struct, frozen=True):
+    """How many samples were due while a thread held Python's lock between two lines."""
+
+    # The line is that at which the thread let go of the lock.
+    counts: LineCounts
+    # The line after which the thread held the lock, as a row of `HostLines.lines`; -1 if unknown.
+    held_after: Int64
 
 
 class FrameCounts(Struct, frozen=True):
@@ -218,16 +230,12 @@ def _moved(samples: HostLines, lines_before: int, frames_before: int) -> HostLin
     """Return samples that refer to the same rows when other rows are put in front of their tables.
 
     `lines_before` rows are put in front of the lines, and `frames_before` in front of the frames.
-    Only two columns may have no line: `in_program` and `let_go`.
     """
-    return replace(
-        samples,
-        innermost=samples.innermost + lines_before,
-        in_program=_later_lines(samples.in_program, lines_before),
-        let_go=_later_lines(samples.let_go, lines_before),
-        first_frame=samples.first_frame + frames_before,
-        frames=samples.frames + lines_before,
-    )
+    moved_lines = {}
+    for name in _COLUMNS_OF_LINES:
+        moved_lines[name] = _later_lines(getattr(samples, name), lines_before)
+    first_frame = samples.first_frame + frames_before
+    return replace(samples, first_frame=first_frame, **moved_lines)
 
 
 def _later_lines(lines: Int64, n_before: int) -> Int64:
@@ -236,7 +244,7 @@ def _later_lines(lines: Int64, n_before: int) -> Int64:
 
 
 def count_lines(samples: HostLines, line: Int64) -> LineCounts:
-    """Count the samples of each line, where `line` is one of the two lines of each sample.
+    """Count the samples of each line, where `line` is one of the lines of each sample.
 
     Samples without a line (-1) are not counted. Equal lines count as the first of them. The line
     with most samples in idle time is first.
@@ -245,6 +253,26 @@ def count_lines(samples: HostLines, line: Int64) -> LineCounts:
     first_of_equals = _first_of_equals(samples.lines, _LINE_COLUMNS)
     lines = line[samples_with_line]
     return _counts_of(samples, samples_with_line, first_of_equals[lines])
+
+
+def count_holds(samples: HostLines) -> HoldCounts:
+    """Count the samples of each pair of lines between which the thread held Python's lock.
+
+    Samples that were taken in time are not counted. Equal lines count as the first of them. The
+    pair with most samples in idle time is first.
+    """
+    late_samples = np.flatnonzero(samples.let_go >= 0)
+    first_of_equals = _first_of_equals(samples.lines, _LINE_COLUMNS)
+    let_go = first_of_equals[samples.let_go[late_samples]]
+    held_after = samples.held_after[late_samples]
+    is_known = held_after >= 0
+    held_after[is_known] = first_of_equals[held_after[is_known]]
+    # One number per pair of lines. The line that is not known is -1, so 1 is added.
+    n_lines = samples.lines.num_rows + 1
+    pair_of_sample = let_go * n_lines + held_after + 1
+    counts = _counts_of(samples, late_samples, pair_of_sample)
+    line, held_after_plus_one = np.divmod(counts.line, n_lines)
+    return HoldCounts(replace(counts, line=line), held_after_plus_one - 1)
 
 
 def _first_of_equals(lines: pa.Table, columns: Sequence[str]) -> Int64:

@@ -15,6 +15,7 @@ from nsyspipe.capture.rank import FAILED_BY_ITSELF, NOTHING
 from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.captured import CapturedRank
+from nsyspipe.model.names import verb_for
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
@@ -225,7 +226,8 @@ def cut_short_text(program: Program | None) -> str | None:
     if not is_cut_short:
         return None
     captured = f"{program.n_captured_steps} of {program.steps_asked}"
-    return f"{captured} steps were captured: {_loop_text(program)}"
+    were = verb_for(program.n_captured_steps, "were")
+    return f"{captured} steps {were} captured: {_loop_text(program)}"
 
 
 def _loop_text(program: Program) -> str:

@@ -221,8 +221,7 @@ def _unwritten(error: Exception) -> OutputError | None:
         return None
     if error.errno not in _NO_ROOM:
         return None
-    problem = f"cannot be written ({error.strerror})"
-    return OutputError("output", problem, fix="free some space, or print elsewhere")
+    return OutputError.not_writable("output", error, fix="free some space, or print elsewhere")
 
 
 def _exit(code: int) -> NoReturn:

@@ -9,8 +9,8 @@ from nsyspipe.cli.options import INPUT
 from nsyspipe.errors import OptionError
 
 _ROOT = (
-    "Directory that agents may read, with all below it. Repeat the option for more directories. "
-    "Relative paths of agents start at the first directory."
+    "Directory that agents may read, with all below it. Agents can read nothing else. Repeat the "
+    "option for more directories. Relative paths of agents start at the first directory. [required]"
 )
 _PACKAGES = {"anyio", "mcp"}
 
@@ -24,7 +24,8 @@ def mcp(
     """Serve agents four read-only tools: analyze, diff, whatif and query.
 
     The server uses the Model Context Protocol (MCP) on standard input and output. It reads only
-    files below its roots, and writes no file. It needs the extra mcp of nsyspipe.
+    files below its roots, and writes no file. It needs the package mcp, which
+    pip install '.[mcp]' installs in a clone.
 
     \b
     Examples:

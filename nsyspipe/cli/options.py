@@ -48,17 +48,25 @@ _SECTION_OF_OPTION = {
 }
 # The options about the work of a step, by the names that `nsyspipe.load` has for them.
 WORK_OPTIONS = ("tokens_per_step", "samples_per_step", "flops_per_step", "peak")
-_TOKENS = "Tokens of one step of the whole job, over all ranks and micro-batches."
-_SAMPLES = "Samples of one step of the whole job, over all ranks and micro-batches."
+_TOKENS = (
+    "Number of tokens that the whole job trains on in one step (all ranks and micro-batches "
+    "together). It adds tokens/s."
+)
+_SAMPLES = (
+    "Number of samples that the whole job trains on in one step (all ranks and micro-batches "
+    "together). It adds samples/s."
+)
 _FLOPS = (
-    "FLOPs of one step on one rank (not of the job, because torch counts one process), for "
-    "example 9.483e12."
+    "Number of floating-point operations that one rank (not the whole job) does in one step, for "
+    "example 9.483e12. It adds TFLOP/s and MFU."
 )
 _PEAK = (
-    "Datatype of the matrix multiplications. MFU is a share of the dense peak for this datatype. "
-    "By default, the names of the kernels show the datatype."
+    "Datatype of most matrix multiplications. MFU is a share of the peak rate of the GPU for this "
+    "datatype, without sparsity. By default, nsyspipe takes the datatype from the names of the "
+    "kernels."
 )
-_FROM_SIDECAR = "[default: from the launcher's NAME.capture.json]"
+_NO_EFFECT = "Has no effect here."
+_FROM_SIDECAR = "[default: from NAME.capture.json, which the launchers of nsyspipe write]"
 _DATATYPES = "fp32|tf32|bf16|fp16|fp8"
 _OF_WHICH_RUNS = (
     "The value holds for all runs, or for the run with that label. Repeat the option for other "
@@ -310,9 +318,9 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that mark the steps. 'repetition' uses a periodic launch pattern. 'none' "
-        "treats the capture as a "
-        "whole. [default: ranges that contain most launches, otherwise repetition]",
+        "NVTX ranges that mark the steps. The word 'repetition' finds steps by a periodic pattern "
+        "of kernel launches. The word 'none' treats the capture as a whole. [default: repeated "
+        "ranges that contain at least half of the launches, else repetition, else none]",
         "REGEX|repetition|none",
     )
     steps: int | None = option(
@@ -332,7 +340,7 @@ class ReadingOptions:
         default=AUTO,
     )
     rank_map: str | None = option(
-        "Rank of each report, or a file of such pairs. For several reports: "
+        "Pairs REPORT=RANK, or a file with such pairs. A pattern takes a range of ranks, in order: "
         "node1_[0-7].sqlite=8-15.",
         'FILE|"a.sqlite=0,..."',
     )
@@ -417,6 +425,21 @@ def check_name(option: str, name: str | None, fix: str) -> None:
         raise OptionError(f"{option}{start!r}", problem, fix=fix)
 
 
+def _without_effect(metavar: str) -> Any:  # noqa: ANN401 - a field
+    """Declare a field as an option that is accepted, but has no effect."""
+    return option(_NO_EFFECT, metavar, is_hidden=True)
+
+
+@dataclass(frozen=True)
+class RunWithoutWorkOptions(OneRunOptions):
+    """How the reports of one run are read, if the work of a step has no effect on the answer."""
+
+    tokens_per_step: str | None = _without_effect("N")
+    samples_per_step: str | None = _without_effect("N")
+    flops_per_step: str | None = _without_effect("N")
+    peak: str | None = _without_effect(_DATATYPES)
+
+
 @dataclass(frozen=True)
 class NamedRunOptions(OneRunOptions):
     """How the reports of a run with a name are read, and how much of the run is shown."""
@@ -432,8 +455,8 @@ class NamedRunOptions(OneRunOptions):
         "Print everything: all metrics, ranks, findings, checks, warnings and notes.", "-v"
     )
     top: int | None = option(
-        "Print the N most expensive kernels, collectives and communicators, also in Markdown, and "
-        "the lines of Python in most idle time.",
+        "Print the N most expensive kernels, collectives and communicators, and the N lines of "
+        "Python with most samples in idle time. The Markdown has these tables too.",
         "N",
         least=1,
     )
@@ -450,10 +473,12 @@ class ExaminingOptions(NamedRunOptions):
     The options about the answers of an analysis have no effect.
     """
 
-    findings: str = option(
-        "Has no effect here.", "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True
-    )
-    top: int | None = option("Has no effect here.", "N", least=1, is_hidden=True)
+    findings: str = option(_NO_EFFECT, "N|all", default=str(DEFAULT_FINDINGS), is_hidden=True)
+    top: int | None = option(_NO_EFFECT, "N", least=1, is_hidden=True)
+    tokens_per_step: str | None = _without_effect("N")
+    samples_per_step: str | None = _without_effect("N")
+    flops_per_step: str | None = _without_effect("N")
+    peak: str | None = _without_effect(_DATATYPES)
     verbose: bool = flag("Print all report names, run names and columns.", "-v")
 
 

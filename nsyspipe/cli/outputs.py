@@ -63,8 +63,8 @@ def write_stdout(text: str) -> None:
         # The reader has left, which is no error of the output. The program exits silently.
         raise
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
+        fix = "write to a file: --json FILE"
+        raise OutputError.not_writable("standard output", error, fix=fix) from error
 
 
 def text_of(blocks: Iterable[Block]) -> str:
@@ -322,7 +322,7 @@ class Outputs:
 class VerboseOutputs(Outputs):
     """The files of an answer, of which the terminal shows the most important part."""
 
-    verbose: bool = flag("Print everything: all metrics, kernels, assumptions and notes.", "-v")
+    verbose: bool = flag("Print more: metrics, kernels, assumptions and notes.", "-v")
 
 
 @dataclass(frozen=True)

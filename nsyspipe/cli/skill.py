@@ -32,8 +32,8 @@ def skill(context: typer.Context, *, outputs: SkillOutputs) -> None:
     """Print a skill for coding agents: which command answers which question, and when to abstain.
 
     The skill lists all questions that nsyspipe answers, each with its field in the JSON. --install
-    also writes llms.txt, an index of the docs. If one of the files exists, nsyspipe writes none
-    without --force.
+    also writes llms.txt, an index of the docs. If SKILL.md or llms.txt exists,
+    nsyspipe writes neither, unless you pass --force.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, opened_run
-from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
+from nsyspipe.cli.options import RunningOptions, RunWithoutWorkOptions, flag, option, with_options
 from nsyspipe.cli.outputs import VerboseOutputs
 
 NOTHING_ANSWERED = 4  # exit code where none of what was asked has an answer
@@ -36,7 +36,9 @@ class Changes:
     prefetch: bool = flag("FSDP: gather parameters one layer earlier.")
     perfect_overlap: bool = flag("Overlap all communication with compute (a limit, not a setting).")
     gradient_bytes: float | None = option(
-        "Size of the gradients per step in bytes, if the capture does not record it.", "N"
+        "Bytes of gradients that one rank communicates in one step (not of the whole job), if the "
+        "capture does not record them.",
+        "N",
     )
 
 
@@ -47,7 +49,7 @@ def whatif(
     ],
     *,
     changes: Changes,
-    reading: OneRunOptions,
+    reading: RunWithoutWorkOptions,
     outputs: VerboseOutputs,
     running: RunningOptions,
 ) -> None:

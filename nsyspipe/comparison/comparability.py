@@ -238,7 +238,7 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
-    """Yield a check if a side has a capture twice: this shows no spread between captures."""
+    """Yield a check if a side has a capture twice: this shows no variation between captures."""
     run_ids_of_sides = [_repeated_run_ids(side) for side in sides]
     if any(run_ids_of_sides):
         texts = [run_ids or _NONE for run_ids in run_ids_of_sides]
@@ -278,7 +278,7 @@ def _is_same_capture(run: Run, other_run: Run) -> bool:
 def _unlike_captures(sides: Sides) -> Iterator[Check]:
     """Yield a check for each side with captures that are hardly of one configuration.
 
-    The spread between such captures is not noise.
+    The variation between such captures is not noise.
     """
     for side_name, side in zip(SIDES, sides, strict=True):
         unlikeness = _find_unlikeness(side.runs) if len(side.runs) > 1 else None
@@ -643,7 +643,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     # texts of both sides tell already.
     if shared_pct != "100%":
         kernels = f"kernels that the {SIDES[0]} also runs"
-        after_text += f" (only {shared_pct} of this compute time is in {kernels})"
+        after_text += f" (only {shared_pct} of its compute time is in {kernels})"
     yield _check(OTHER_WORK, "different work per step", [before.text, after_text], blocks=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.findings.host_lines import HOST_CALL, HOST_FUNCTION, HOST_LINE, LOCK_HOLDER_LINE
+from nsyspipe.findings.host_lines import HOST_CALL, HOST_FUNCTION, HOST_LINE, LOCK_HELD_BY_OTHER
 from nsyspipe.run.run import Run
 
 TOPIC = "lines"
@@ -18,7 +18,7 @@ _WORDS_OF_PLACE = {
     HOST_FUNCTION: "Python function",
     HOST_CALL: "call in Python",
 }
-_HOLDER = "line that held Python's lock"
+_RELEASE = "line that released Python's lock"
 
 
 class _Place(NamedTuple):
@@ -97,8 +97,8 @@ def _places_of_side(captures: Iterable[StepTable]) -> _Places:
 def _places_of_run(run: Run) -> _Places:
     """Return the places that the findings of a run name.
 
-    A finding has at most two of them: the place where the program was, and the line that held
-    Python's lock.
+    A finding has at most two of them: the place where the program was, and the line at which
+    another thread released Python's lock.
     """
     places = {}
     for finding in run.judged_findings().to_pylist():
@@ -108,7 +108,7 @@ def _places_of_run(run: Run) -> _Places:
         if name_in_evidence is not None:
             what = f"{_WORDS_OF_PLACE[name_in_evidence]} of {finding_id}"
             places[what] = _Place.of(evidence[name_in_evidence])
-        if LOCK_HOLDER_LINE in evidence:
-            what = f"{_HOLDER} in {finding_id}"
-            places[what] = _Place.of(evidence[LOCK_HOLDER_LINE])
+        if LOCK_HELD_BY_OTHER in evidence:
+            what = f"{_RELEASE} in {finding_id}"
+            places[what] = _Place.of(evidence[LOCK_HELD_BY_OTHER])
     return places

@@ -36,13 +36,13 @@ MEAN = "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
-    "Student t for steps that depend on the step before, with any correlation from 0 to 0.97 "
-    "(AR(1), Zellner and Tiao 1964, Berger et al. 1999)"
+    "Student t, averaged over all correlations from 0 to 0.97 of a step with the step before, "
+    "each weighted by its likelihood (AR(1), Zellner and Tiao 1964, Berger et al. 1999)"
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"
 _BORROWED = (
-    f"{_POOLED} of the captures' centers, with the same spread between captures on both sides"
+    f"{_POOLED} of the captures' centers, with the same variation between captures on both sides"
 )
 _SEPARATED = (
     "the steps of both sides do not mix, so Mann and Whitney's interval of all differences. "

@@ -21,6 +21,7 @@ from nsyspipe.findings.model import (
     Rules,
     aggregate_by,
 )
+from nsyspipe.model.names import counted, verb_for
 from nsyspipe.model.table import Float64, Int64
 
 _MIN_EXPOSED_SHARE_OF_STEP = 0.05
@@ -273,9 +274,12 @@ def _not_judged_without_kernels(evidence: Evidence) -> NotJudged:
     fix = _LESS_WAITING if is_mostly_waiting else LESS_HIDDEN
     compared = evidence.compared_kernels
     if compared.n_kernels < ENOUGH_COMPARED:
+        kernels = counted(compared.n_kernels, "kernel")
+        run = verb_for(compared.n_kernels, "run")
+        have = verb_for(compared.n_kernels, "have")
         few = (
-            f"only {compared.n_kernels} kernels that run during communication have equal "
-            "kernels without communication"
+            f"only {kernels} that {run} during communication {have} equal kernels without "
+            "communication"
         )
         return NotJudged(few, f"capture more steps, or {fix}")
     percent = 100 * compared.share

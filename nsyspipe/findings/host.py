@@ -35,6 +35,7 @@ from nsyspipe.findings.model import (
 )
 from nsyspipe.model.call_names import MANAGING_MEMORY
 from nsyspipe.model.names import LONGEST_CALL, is_optimizer, listed
+from nsyspipe.model.problems import SYNCHRONIZE_ONCE
 
 _MAX_SHOWN_CALLS = 5
 _MAX_SHOWN_RANKS = 4
@@ -44,7 +45,17 @@ _MIN_SHARE_OF_SOME_PAUSES = 0.25
 _MIN_COPY_SHARE_OF_STEP = 0.001
 # How calls begin that PyTorch's allocator makes.
 _ALLOCATOR_CALLS = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree")
-_ONE_CLOCK = "one clock of CPU and GPU"
+_NOT_KNOWN = "why the GPU idles is not known"
+_RECORD_CALLS = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+_CLOCKS_UNKNOWN = NotJudged(
+    f"{_NOT_KNOWN}, because the clocks of CPU and GPU cannot be compared", SYNCHRONIZE_ONCE
+)
+_COPIES_UNKNOWN = NotJudged(
+    f"{_NOT_KNOWN}, because copies and memsets were not recorded", _RECORD_CALLS
+)
+_CALLS_UNKNOWN = NotJudged(
+    f"{_NOT_KNOWN}, because the names of API calls were not recorded", _RECORD_CALLS
+)
 _LAUNCH_FASTER = (
     'Launch fewer kernels, or launch faster: torch.compile(mode="reduce-overhead") or CUDA graphs, '
     "fused optimizers (fused=True), larger batches"
@@ -106,12 +117,11 @@ def launch_bound(evidence: Evidence) -> Answer:
     least half of the idle time lies in pauses, and the advice from a quarter on. If no range marks
     the data phase, the host may wait for data in its pauses.
 
-    If this rule cannot be judged, neither can `input_bound` and `sync_bound`. Those of them that do
-    not fire are named in the answer.
+    If this rule cannot be judged, neither can `input_bound` and `sync_bound`, unless they fire.
     """
-    missing = _missing_record(evidence) if evidence.steps.num_rows else None
-    if missing:
-        return _not_judged_without(evidence, missing)
+    not_judged = _why_causes_are_unknown(evidence)
+    if not_judged is not None:
+        return not_judged
     idle = _idle_for_launches(evidence)
     if idle is None:
         return None
@@ -135,43 +145,26 @@ def _idle_for_launches(evidence: Evidence) -> Idle | None:
     return replace(idle, bound=saving_without_launching(evidence))
 
 
-def _missing_record(evidence: Evidence) -> str | None:
-    """Return what is missing to know why the GPU idles; None if nearly all causes are known.
-
-    The result becomes a part of the sentence of `_not_judged_without`.
-    """
+def _why_causes_are_unknown(evidence: Evidence) -> NotJudged | None:
+    """Return why it is not known why the GPU idles; None if nearly all causes are known."""
+    if not evidence.steps.num_rows:
+        return None
     unknown = measure_idle(evidence, "idle_unknown_ns")
     if unknown is None:
         # Idle time is only known if copies were recorded. Its causes also need one clock.
         is_idle_known = not evidence.steps["idle_ns"].null_count
-        return _ONE_CLOCK if is_idle_known else "copies and memsets"
+        return _CLOCKS_UNKNOWN if is_idle_known else _COPIES_UNKNOWN
     unknown_share = evidence.share_of_step(unknown.judged_ns)
     if unknown_share >= MIN_IDLE_SHARE_OF_STEP:
-        # The operation that ends an idle time shows by its launch why the device idled. In the
-        # sentence, "it" is the idle time.
-        share = f"{100 * unknown_share:.0f}% of step time"
-        return f"the launches of kernels and copies that end {share} of it"
+        # The operation that ends an idle time shows by its launch why the device idled.
+        percent = f"{100 * unknown_share:.0f}%"
+        return NotJudged(
+            f"{_NOT_KNOWN}, because {percent} of step time is idle time before kernels and copies "
+            "without a recorded launch",
+            _RECORD_CALLS,
+        )
     is_launch_known = measure_idle(evidence, "idle_launch_ns") is not None
-    return None if is_launch_known else "the names of API calls"
-
-
-def _not_judged_without(evidence: Evidence, missing: str) -> NotJudged:
-    """Say that late launches are not judged, and which other rules do not fire for that reason."""
-    other_rules = []
-    if _idle_for_input(evidence) is None:
-        other_rules.append("input-bound")
-    has_alloc_finding = _has_alloc_finding(evidence)
-    if _idle_in_calls(evidence, without_allocs=has_alloc_finding) is None:
-        other_rules.append("sync-bound")
-    clause_of_others = ""
-    if other_rules:
-        verb = "are" if len(other_rules) > 1 else "is"
-        clause_of_others = f", so {' and '.join(other_rules)} {verb} not either"
-    reason = f"why the GPU idles is not known without {missing}{clause_of_others}"
-    if missing == _ONE_CLOCK:
-        return NotJudged(reason, "see the problems about clocks")
-    fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
-    return NotJudged(reason, fix)
+    return None if is_launch_known else _CALLS_UNKNOWN
 
 
 def _has_bound_without_launching(evidence: Evidence) -> bool:
@@ -290,11 +283,11 @@ def input_bound(evidence: Evidence) -> Answer:
 
     Saving: that of `idle.measure_idle` without all idle time that input can have made. Loading
     drains the queue, so later launches come late too, and the advice also covers copies that block
-    the host. If launches are not known, `launch_bound` says that this cannot be judged.
+    the host.
     """
     idle = _idle_for_input(evidence)
     if idle is None:
-        return None
+        return _why_causes_are_unknown(evidence)
     n_blocking_copies = evidence.steps["n_blocking_copies"]
     advice = _SET_DATA_LOADER
     if n_blocking_copies.null_count or pc.sum(n_blocking_copies).as_py():
@@ -324,13 +317,12 @@ def sync_bound(evidence: Evidence) -> Answer:
     `pageable_copy`, and calls that manage GPU memory belong to `alloc_in_step` if that rule fires.
 
     Saving: that of `idle.measure_idle` without all idle time that these calls can have made. Idle
-    time for input is among it, because input would come earlier without the calls. If launches are
-    not known, `launch_bound` says that this cannot be judged.
+    time for input is among it, because input would come earlier without the calls.
     """
     has_alloc_finding = _has_alloc_finding(evidence)
     idle = _idle_in_calls(evidence, without_allocs=has_alloc_finding)
     if idle is None:
-        return None
+        return _why_causes_are_unknown(evidence)
     excluded_calls = MANAGING_MEMORY if has_alloc_finding else ()
     # The calls that block the host longest come first.
     calls = [name for name in evidence.blocked_ns_by_call if name not in excluded_calls]

@@ -179,9 +179,10 @@ def _word_freeing(evidence: Evidence) -> Wording:
     causes = ["torch.cuda.empty_cache()"]
     if _is_set(evidence, _THRESHOLD) is not False:
         causes.append(_THRESHOLD)
+    uses_none = "uses neither" if len(causes) > 1 else "does not use it"
     advice = (
         f"Keep memory in the cache of PyTorch: remove {' and '.join(causes)}. If the program "
-        "does not do this, a library allocates memory by itself"
+        f"{uses_none}, look for a library that allocates GPU memory without PyTorch"
     )
     if evidence.mean("n_failed_allocs") is None:
         advice += ", or allocations fail"

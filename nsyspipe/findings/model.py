@@ -225,6 +225,8 @@ class Evidence(Struct, frozen=True, dict=True):
     kernels: KernelsTable
     traffic: TrafficTable = field(default_factory=schema.TRAFFIC.empty)
     host_lines: HostLinesTable = field(default_factory=schema.HOST_LINES.empty)
+    # How often nsys should sample Python. None if it is not known, or differs between reports.
+    python_samples_per_s: float | None = None
     # How long each rank waits for Python's lock (GIL) in its idle time, by cause, ns per step.
     # Ranks of which it was not recorded are left out.
     lock_waits: Mapping[int, Mapping[str, float]] = field(default_factory=dict)

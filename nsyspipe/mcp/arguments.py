@@ -132,21 +132,9 @@ class WhatifArguments(Reading, frozen=True):
 
     def changes(self) -> dict[str, Any]:
         """Return what is to be changed, by the names that `nsyspipe.whatif` has for it."""
-        return {name: getattr(self, name) for name in _CHANGES}
-
-
-_CHANGES = (
-    "bandwidth",
-    "link",
-    "gradient_dtype",
-    "bucket_mb",
-    "no_wait",
-    "no_grad_copy",
-    "no_sync",
-    "prefetch",
-    "perfect_overlap",
-    "gradient_bytes",
-)
+        no_changes = {*Reading.__struct_fields__, "run", "label"}
+        names = [name for name in self.__struct_fields__ if name not in no_changes]
+        return {name: getattr(self, name) for name in names}
 
 
 class Condition(Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):

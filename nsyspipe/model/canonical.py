@@ -473,9 +473,16 @@ PYTHON_SAMPLES = TableSchema(
         ),
         count("n_frames", "frames of the user's program", source="binaryData"),
         identifier(
+            "held_after",
+            "row of `PYTHON_LINES` at which the thread was in its last sample before it held "
+            "Python's lock; -1 if there is none, or if the sample was taken in time",
+            source="binaryData",
+        ),
+        identifier(
             "let_go",
-            "row of `PYTHON_LINES` at which the thread let go of Python's lock, of the user's "
-            "program if its code ran; -1 if the sample was taken in time",
+            "row of `PYTHON_LINES` at which the thread let go of Python's lock, in the outermost "
+            "frame that is another one than in the last sample before; -1 if the sample was taken "
+            "in time",
             source="binaryData",
         ),
     ),

@@ -204,7 +204,10 @@ _RUN_FIGURES = (
         label="Throughput",
         short="throughput",
         meaning="1 / mean step time",
-        definition="Training steps per second: one divided by the mean step time.",
+        definition=(
+            "Training steps per second: one divided by the mean step time. Only nsyspipe diff "
+            "divides by the median step time, if it compares medians."
+        ),
     ),
     Figure(
         column="tokens_per_s",
@@ -234,7 +237,7 @@ _RUN_FIGURES = (
         unit="FLOP/s",
         better="higher",
         is_most_first=True,
-        label="FLOPs per second and GPU",
+        label="FLOPs per second per GPU",
         short="FLOP rate",
         meaning="of one GPU, mean over ranks",
         definition="FLOPs of one step on one rank, divided by the step time of that rank.",
@@ -249,8 +252,8 @@ _RUN_FIGURES = (
         short="MFU",
         meaning="of the dense peak of the GPU",
         definition=(
-            "FLOPs per second and GPU as a share of the dense peak of the GPU for the datatype of "
-            "the matrix multiplications."
+            "FLOPs per second of a GPU, as a share of the dense peak of the GPU for the datatype "
+            "of the matrix multiplications."
         ),
     ),
     Figure(
@@ -790,12 +793,23 @@ TERMS = (
         "Peak bandwidth",
         "The bandwidth that the data sheet of an interconnect gives for one direction.",
     ),
+    Term(
+        "Stream dependency",
+        "A kernel or copy starts only after work on another stream of the GPU has ended, because "
+        "the program asked for this order.",
+    ),
+    Term(
+        "Variation",
+        "How much the step time differs between the steps of a capture, or between captures of the "
+        "same program.",
+    ),
     Term("Peer", "The rank that a rank sends to or receives from."),
     Term("Launch-bound", "The GPU waits because the CPU launches kernels late."),
     Term("Input-bound", "The GPU waits because the CPU is loading data."),
     Term(
         "Sync-bound",
-        "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call.",
+        "The GPU waits because the CPU is blocked in a CUDA synchronization or memory call. Calls "
+        "that allocate or free GPU memory do not count if the run has the finding alloc-in-step.",
     ),
     Term("Communication-bound", "Exposed communication takes a large part of the step."),
     Term(

@@ -182,6 +182,8 @@ _LARGEST_STEP = 2**63 - 1
 
 # The directory of a run, in each table of a store, is named by this and the ID of the run.
 RUN_DIRECTORY = "run_id="
+# Verbs after a count, and the same verbs after 1.
+SINGULAR_VERBS = {"are": "is", "do": "does", "have": "has", "run": "runs", "were": "was"}
 
 
 def is_nccl_communicator(name: str) -> bool:
@@ -419,17 +421,33 @@ def place_as_given(place: Path, example: Path) -> str:
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:
     """Return names as ``a, b and c``, or with another `joint` as ``a, b or c``.
 
-    Of more than `most` names, only the first are listed, as ``a, b and 3 more``.
+    Of more than `most` names, only the first are listed, as ``a, b and 3 more``. Without names, the
+    text is empty, as that of `few`.
     """
     entries = [str(name) for name in names]
     if most is not None and len(entries) > most:
         n_hidden = len(entries) - most
         entries = [*entries[:most], f"{n_hidden} more"]
+    if len(entries) <= 1:
+        return "".join(entries)
     *first_entries, last_entry = entries
-    if not first_entries:
-        return last_entry
     separated_entries = ", ".join(first_entries)
     return f"{separated_entries} {joint} {last_entry}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, ``1 check`` or ``3 checks``."""
+    return f"{count} {noun_for(count, noun)}"
+
+
+def noun_for(count: float, noun: str) -> str:
+    """Return a noun, in the plural unless the count is 1."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def verb_for(count: int, verb: str) -> str:
+    """Return a verb of `SINGULAR_VERBS` after a count, ``1 rank is`` or ``3 ranks are``."""
+    return SINGULAR_VERBS[verb] if count == 1 else verb
 
 
 def is_redacted_host(host: str) -> bool:
@@ -445,6 +463,20 @@ def few(names: Iterable[object], most: int, joint: str = ", ") -> str:
     if n_hidden <= 0:
         return shown
     return f"{shown} and {n_hidden} more"
+
+
+def few_with_reasons(names_and_reasons: Iterable[tuple[str, str]], most: int) -> str:
+    """Return names with their reasons, names of one reason together: ``a, b (empty), c (a link)``.
+
+    Only the first `most` reasons and the first `most` names of each are in the text. The others are
+    counted: ``a, b, c and 4 more (empty)``.
+    """
+    names_by_reason = grouped((reason, name) for name, reason in names_and_reasons)
+    groups = [f"{few(names, most)} ({reason})" for reason, names in names_by_reason.items()]
+    shown = ", ".join(groups[:most])
+    names_without_reason = [*names_by_reason.values()][most:]
+    n_hidden = sum(len(names) for names in names_without_reason)
+    return f"{shown} and {n_hidden} more" if n_hidden else shown
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:

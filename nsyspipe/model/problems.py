@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsyspipe.model.names import SINGULAR_VERBS, verb_for
 from nsyspipe.model.schema import PROBLEMS
 
 Severity = Literal["error", "warning", "info"]
@@ -17,8 +18,9 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 class ProblemKind(Struct, frozen=True, kw_only=True):
     """One kind of problem.
 
-    `message` and `fix` are templates: ``{name}`` stands for a fact of the case. The fact ``n`` may
-    have a noun in both forms, as in ``{n:step|steps}``.
+    `message` and `fix` are templates: ``{name}`` stands for a fact of the case. A number may have a
+    noun in both forms, as in ``{n:step|steps}``. A verb of `SINGULAR_VERBS` has the number of
+    ``n``: ``{are}`` is "is" or "are".
     """
 
     code: str
@@ -145,9 +147,9 @@ _KINDS = (
         code="copies-of-unknown-communicators",
         severity="info",
         message=(
-            "{n} NCCL calls launched copies inside a GPU or to memory mapped into that GPU. No "
-            "report records how many ranks the communicators of these calls have. nsyspipe counts "
-            "these copies as communication"
+            "{n:NCCL call|NCCL calls} launched copies inside a GPU or to memory mapped into that "
+            "GPU. No report records how many ranks the communicators of these calls have. nsyspipe "
+            "counts these copies as communication"
         ),
         fix=EXPORT_COMMUNICATORS,
     ),
@@ -155,8 +157,8 @@ _KINDS = (
         code="copies-in-nccl-calls",
         severity="warning",
         message=(
-            "{n} NCCL calls launched copies. The reports do not show whether several ranks took "
-            "part. nsyspipe counts these copies as copies, not as communication"
+            "{n:NCCL call|NCCL calls} launched copies. The reports do not show whether several "
+            "ranks took part. nsyspipe counts these copies as copies, not as communication"
         ),
         fix=EXPORT_COMMUNICATORS,
     ),
@@ -206,11 +208,14 @@ _KINDS = (
         code="python-backtraces",
         severity="info",
         message=(
-            "Python backtraces were recorded, which costs CPU time. Kernel launches may be later "
-            "than without backtraces, so CPU times and idle time for late launches may be too "
-            "high"
+            "Python was sampled, or Python backtraces were recorded, which costs CPU time. Kernel "
+            "launches may be later than without, so CPU times and idle time for late launches may "
+            "be too high"
         ),
-        fix="to compare steps, capture without --python-sampling and --python-backtrace",
+        fix=(
+            "to compare the step times of two runs, capture both without --python-sampling and "
+            "--python-backtrace"
+        ),
     ),
     # Hardware counters.
     ProblemKind(
@@ -274,7 +279,7 @@ _KINDS = (
         code="no-launches",
         severity="warning",
         message=(
-            "the launches of all {n} GPU operations are missing. nsyspipe assigns these "
+            "the launches of all GPU operations ({n}) are missing. nsyspipe assigns these "
             "operations to steps by their GPU times. Overlap with backward is not available"
         ),
         fix=CAPTURE_CUDA,
@@ -283,7 +288,7 @@ _KINDS = (
         code="launch-missing",
         severity="warning",
         message=(
-            "{n} of {total} GPU operations have no launch. nsyspipe assigns these operations to "
+            "{n} of {total} GPU operations {have} no launch. nsyspipe assigns these operations to "
             "steps by their GPU times"
         ),
         fix=CAPTURE_CUDA,
@@ -292,8 +297,8 @@ _KINDS = (
         code="stray-device",
         severity="info",
         message=(
-            "the process of this rank also ran {n} operations on GPU {device}, less than 1% of "
-            "the kernels and of the kernel time of the process. nsyspipe does not count GPU "
+            "the process of this rank also ran {n:operation|operations} on GPU {device}, less than "
+            "1% of the kernels and of the kernel time of the process. nsyspipe does not count GPU "
             "{device} as a rank and ignores these operations"
         ),
     ),
@@ -309,7 +314,7 @@ _KINDS = (
     ),
     ProblemKind(
         code="device-clock-uncertain",
-        severity="info",
+        severity="warning",
         message=(
             "the clock of {device} may differ from the CPU clock by {ms} ms. Metrics that compare "
             "GPU times with CPU times, such as idle causes, may be wrong by up to {ms} ms"
@@ -419,10 +424,11 @@ _KINDS = (
         code="comm-between-steps",
         severity="warning",
         message=(
-            "{n_comm} communication operations and {percent}% of all launches of this rank are "
-            "outside all step ranges. nsyspipe counts these operations in the preceding step. "
-            "Wait time, message sizes, gradient copies and overlap with backward are not "
-            "available, and the tables of collectives do not contain these operations"
+            "{n_comm:communication operation|communication operations} and {percent}% of all "
+            "launches of this rank are outside all step ranges. nsyspipe counts these operations "
+            "in the preceding step. Wait time, message sizes, gradient copies and overlap with "
+            "backward are not available, and the tables of collectives do not contain these "
+            "operations"
         ),
         fix=WHOLE_STEP,
     ),
@@ -538,8 +544,8 @@ _KINDS = (
         code="captured-several-times",
         severity="info",
         message=(
-            "{n} process(es) were captured {times} times, in reports with the same host and "
-            "process ID. nsyspipe treats each process as one rank. No step contains the time "
+            "{n:process was|processes were} captured {times} times, in reports with the same host "
+            "and process ID. nsyspipe treats each process as one rank. No step contains the time "
             "between two captures, and --skip-first applies to each capture"
         ),
         fix=(
@@ -590,9 +596,9 @@ _KINDS = (
         code="graphs-as-a-whole",
         severity="warning",
         message=(
-            "CUDA graphs were captured as a whole and count as compute. The contents of {n} graph "
-            "launches of the report are not visible. Copies are not available, and idle time "
-            "inside graphs is missing"
+            "CUDA graphs were captured as a whole and count as compute. The contents of "
+            "{n:graph launch|graph launches} of the report are not visible. Copies are not "
+            "available, and idle time inside graphs is missing"
         ),
         fix=TRACE_GRAPH_NODES,
     ),
@@ -600,9 +606,9 @@ _KINDS = (
         code="comm-in-graphs",
         severity="error",
         message=(
-            "CUDA graphs were captured as a whole, so communication inside {n} graph launches of "
-            "the report is not visible. Communication, wait time, compute and copies are not "
-            "available, and idle time inside graphs is missing"
+            "CUDA graphs were captured as a whole, so communication inside "
+            "{n:graph launch|graph launches} of the report is not visible. Communication, wait "
+            "time, compute and copies are not available, and idle time inside graphs is missing"
         ),
         fix=TRACE_GRAPH_NODES,
     ),
@@ -647,9 +653,9 @@ _KINDS = (
         code="memset-calls-only",
         severity="info",
         message=(
-            "{n} memset calls ran nothing on the GPU that nsys recorded, and the export is "
-            "complete. Such calls were captured into CUDA graphs, set no bytes, or set CPU "
-            "memory. Exposed copies and idle time count no memset"
+            "{n:memset call|memset calls} ran nothing on the GPU that nsys recorded, and the "
+            "export is complete. Such calls were captured into CUDA graphs, set no bytes, or set "
+            "CPU memory. Exposed copies and idle time count no memset"
         ),
     ),
     ProblemKind(
@@ -763,8 +769,8 @@ _KINDS = (
         code="more-ranks-than-world",
         severity="error",
         message=(
-            "there are {n} processes, but the job had {world_size} ranks. The reports may be of "
-            "different runs. In that case all metrics across ranks are wrong"
+            "there are {n} processes, but the job had {world_size:rank|ranks}. The reports may be "
+            "of different runs. In that case all metrics across ranks are wrong"
         ),
         fix="pass the reports of one run",
     ),
@@ -796,9 +802,7 @@ _KINDS = (
             "the reports do not identify the ranks. nsyspipe numbered the ranks by order of "
             "argument, GPU and process"
         ),
-        fix=(
-            '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes'
-        ),
+        fix=('--rank-map "REPORT=RANK,...", or REPORT:PID=RANK if a report has several processes'),
     ),
     ProblemKind(
         code="rank-map-differs",
@@ -829,7 +833,7 @@ _KINDS = (
         code="ranks-not-captured",
         severity="info",
         message=(
-            "{n} of {world_size} {noun} were left out of the capture ({missing}). All metrics "
+            "{n} of {world_size} {noun} {were} left out of the capture ({missing}). All metrics "
             "describe only the captured ranks. Wait time, transfer time, bandwidth and "
             "stragglers are not available for communication with a missing rank"
         ),
@@ -838,8 +842,8 @@ _KINDS = (
         code="ranks-not-read",
         severity="info",
         message=(
-            "{n} of {world_size} {noun} were not read ({missing}). All metrics describe the other "
-            "ranks. Wait time, transfer time, bandwidth and stragglers are not available for "
+            "{n} of {world_size} {noun} {were} not read ({missing}). All metrics describe the "
+            "other ranks. Wait time, transfer time, bandwidth and stragglers are not available for "
             "communication with a missing rank"
         ),
         fix="leave out --ranks",
@@ -855,17 +859,16 @@ _KINDS = (
         code="unusable-sidecar",
         severity="warning",
         message=(
-            "{file} cannot be used ({reason}). The facts about the capture in this file are not "
-            "available"
+            "{n:sidecar|sidecars} cannot be used: {files}. Facts about the capture are missing"
         ),
-        fix="remove the file, or capture again",
+        fix="remove the named files, or capture again",
     ),
     ProblemKind(
         code="stale-sidecar",
         severity="warning",
         message=(
-            "{file} belongs to another capture with the same name ({reason}), so nsyspipe ignores "
-            "this file"
+            "{n:sidecar of another capture with the same name is"
+            "|sidecars of another capture with the same name are} not used: {files}"
         ),
         fix="keep the sidecar (NAME.capture.json) with the reports of its capture",
     ),
@@ -879,10 +882,10 @@ _KINDS = (
         code="sidecar-file-unusable",
         severity="warning",
         message=(
-            "the sidecar (NAME.capture.json) names {file}, but nsyspipe cannot use this file "
-            "({reason})"
+            "{n:file that the sidecar (NAME.capture.json) names is"
+            "|files that the sidecar (NAME.capture.json) names are} not used: {files}"
         ),
-        fix="pass the paths of the files with --nccl-log and --topology",
+        fix="pass the path of the log with --nccl-log, or of the topology with --topology",
     ),
     # Patterns that match nothing.
     ProblemKind(
@@ -1014,8 +1017,10 @@ _KINDS = (
     ProblemKind(
         code="file-beside-unusable",
         severity="info",
-        message="found in the directory of the reports, but not used: {file} ({reason})",
-        fix="{option} FILE, if the file is of this run",
+        message=(
+            "{n:file was|files were} found in the directory of the reports, but not used: {files}"
+        ),
+        fix="{option} FILE, if a file is of this run",
     ),
     ProblemKind(
         code="topologies-beside",
@@ -1045,7 +1050,7 @@ _KINDS = (
         code="nccl-inspector-unmatched",
         severity="info",
         message=(
-            "{n} of {total} communication operations in steps have no algorithm from NCCL "
+            "{n} of {total} communication operations in steps {have} no algorithm from NCCL "
             "Inspector: {reason}"
         ),
         fix=(
@@ -1058,7 +1063,7 @@ _KINDS = (
         code="nccl-inspector-peers",
         severity="info",
         message=(
-            "{n} of {total} sends and receives that NCCL Inspector recorded have no known peer: "
+            "{n} of {total} sends and receives that NCCL Inspector recorded {have} no known peer: "
             "{reason}"
         ),
         fix=(
@@ -1110,8 +1115,8 @@ _KINDS = (
         code="alloc-sizes-unrecorded",
         severity="info",
         message=(
-            "CUDA calls allocate or free GPU memory in {n:step|steps} (all ranks together), but "
-            "nsys did not record how many bytes"
+            "CUDA calls allocate or free GPU memory in {n} of {total} steps (sum over all "
+            "ranks), but nsys did not record how many bytes"
         ),
         fix="capture with nsys profile --cuda-memory-usage=true",
     ),
@@ -1249,6 +1254,11 @@ class _Count(int):
         return f"{int(self)} {noun}"
 
 
+def _with_noun(fact: object) -> object:
+    """Return a number as one that can state its noun, 1 step or 2 steps; other facts unchanged."""
+    return _Count(fact) if isinstance(fact, Integral) else fact
+
+
 def problem(
     code: str,
     *,
@@ -1262,14 +1272,14 @@ def problem(
     `severity` replaces that of the catalogue.
     """
     kind = CATALOGUE[code]
-    count = facts.get("n")
-    if isinstance(count, Integral):
-        # The message states the number with its noun: 1 step, 2 steps.
-        facts["n"] = _Count(count)
+    words = {name: _with_noun(fact) for name, fact in facts.items()}
+    count = words.get("n")
+    if isinstance(count, _Count):
+        words |= {verb: verb_for(count, verb) for verb in SINGULAR_VERBS}
     # Only messages name the rank of a problem, never a fix.
-    facts_with_rank = {"rank": rank, **facts}
-    message = kind.message.format(**facts_with_rank)
-    fix = None if kind.fix is None else kind.fix.format(**facts)
+    words_with_rank = {"rank": rank, **words}
+    message = kind.message.format(**words_with_rank)
+    fix = None if kind.fix is None else kind.fix.format(**words)
     return Problem(
         code=code,
         message=message,

@@ -49,11 +49,12 @@ _NULL_WITHOUT_MEMORY_CALLS = (
     f"Null without API calls, or without their names and ends, and {_IN_OLDER_RUN}."
 )
 _NULL_WITHOUT_MEMORY_SIZES = (
-    "Null if a size is unknown (nsys profile --cuda-memory-usage=true). "
+    "Null if a size was not recorded. nsys profile --cuda-memory-usage=true records sizes. "
     f"{_NULL_WITHOUT_MEMORY_CALLS}"
 )
 _NULL_WITHOUT_PEAKS = (
-    f"Null without a sidecar that has it, if the process uses several GPUs, and {_IN_OLDER_RUN}."
+    "Null in three cases: no sidecar (NAME.capture.json) has it, the process uses several GPUs, or "
+    "the run was saved before this column existed."
 )
 _NULL_WITHOUT_WORK = f"Null if unknown, if the step is not complete, and {_IN_OLDER_RUN}."
 
@@ -219,10 +220,10 @@ STEPS = DescribedTable(
         ),
         ns(
             "idle_pause_ns",
-            "Part of idle_launch in pauses. A pause is a stretch of at least 2 ms in which the "
-            "CPU launched nothing that the GPU could have started. In a pause, the CPU is in no "
-            "data phase and in no synchronization or memory call. A pause also lies outside the "
-            "period after such a call (see idle_blocked).",
+            "Part of idle_launch in pauses. A pause is at least 2 ms in which the CPU launched no "
+            "operation that was ready to start on the GPU. During a pause, the CPU does not load "
+            "data and is in no synchronization or memory call. Idle time after such a call is "
+            "idle_blocked, so it is no pause.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -237,8 +238,9 @@ STEPS = DescribedTable(
             "idle_made_by_input_ns",
             "Upper bound on the idle time that data loading causes. An input period is a time in "
             "which the CPU gets input. From the start of each input period, nsyspipe adds up the "
-            "gaps that end with a late launch. The sum stops when it reaches the length of the "
-            "input period, and at the latest this length after the end of the input period.",
+            "gaps that end with a late launch. L is the length of the "
+            "input period. Gaps count until L after the end of the input period, and their sum "
+            "is at most L.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -246,15 +248,17 @@ STEPS = DescribedTable(
             "idle_made_by_calls_ns",
             "Upper bound on the idle time that synchronization and memory calls cause, without "
             "the calls of blocking copies from CPU memory. From the start of each call, nsyspipe "
-            "adds up the gaps that end with a late launch. The sum stops when it reaches the "
-            "duration of the call, and at the latest this duration after the call returns. "
+            "adds up the gaps that end with a late launch. D is the "
+            "duration of the call. Gaps count until D after the call returns, and their sum is "
+            "at most D. "
             f"{_NULL_WITHOUT_CALLS}",
             source="RUNTIME",
             nullable=True,
         ),
         ns(
             "idle_made_by_copies_ns",
-            "The same as idle_made_by_calls, for the calls of blocking copies from CPU memory",
+            "Upper bound on the idle time that blocking copies from CPU memory cause, computed as "
+            "idle_made_by_calls",
             source="RUNTIME, MEMCPY",
             nullable=True,
         ),
@@ -325,29 +329,31 @@ STEPS = DescribedTable(
         ),
         ns(
             "alloc_host_ns",
-            "Union of these calls, and of calls that map GPU memory (cuMemMap, cuMemSetAccess, "
-            "cuMemUnmap), from the start of the step range to the start of the next. "
+            "Time in which the CPU is in a call of n_allocs or n_frees, or in a call that maps GPU "
+            "memory (cuMemMap, cuMemSetAccess, cuMemUnmap). It counts from the start of the step "
+            "range to the start of the next. "
             f"{_NULL_WITHOUT_MEMORY_CALLS}",
             source="RUNTIME.start, end",
             nullable=True,
         ),
         ns(
             "exposed_alloc_ns",
-            "The part of the window in which the CPU is in such a call and the GPU runs nothing. "
+            "Part of the window in which the CPU is in a call that alloc_host_ns counts, and the "
+            "GPU runs nothing. "
             f"Null if idle_dependency is null. {_NULL_WITHOUT_MEMORY_CALLS}",
             source="RUNTIME.start, end",
             nullable=True,
         ),
         ns(
             "idle_blocked_by_allocs_ns",
-            f"Part of idle_blocked that such calls explain. Null {_IN_OLDER_RUN}.",
+            f"Part of idle_blocked that the calls of alloc_host_ns explain. Null {_IN_OLDER_RUN}.",
             source="RUNTIME",
             nullable=True,
         ),
         ns(
             "idle_made_by_allocs_ns",
-            "The same as idle_made_by_calls, for the calls of alloc_host alone. "
-            f"Null {_IN_OLDER_RUN}.",
+            "Upper bound on the idle time that the calls of alloc_host_ns cause, computed as "
+            f"idle_made_by_calls. Null {_IN_OLDER_RUN}.",
             source="RUNTIME",
             nullable=True,
         ),
@@ -627,14 +633,19 @@ IDLE_CALLS = DescribedTable(
 
 _SAMPLES = "NVTX_EVENTS.binaryData of the domain Python Backtrace"
 _NOT_IN_STACK = f"Null for other frames, and {_IN_OLDER_RUN}."
+_NO_LINE_BEFORE = (
+    "Null if the thread has no sample before in this report, for frames other than let_go and "
+    f"lock_holder, and {_IN_OLDER_RUN}."
+)
 HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
     doc=(
-        "One row per rank and line of Python that samples of the main thread show in summary "
-        "steps. A sample has two lines: the innermost line of the user's program, and the "
-        "innermost line of all. These are separate rows (see frame). Only samples in idle time "
-        "that the CPU causes say why the GPU waited. Rows are sorted by rank, frame and number of "
+        "One row per rank, frame, and line or function of Python that has samples in summary "
+        "steps. Samples are of the main thread, except in rows with frame lock_holder. A sample "
+        "counts in several rows. To add up samples, use only the rows with frame "
+        "program, or only the rows with frame innermost. Only samples in idle time "
+        "that the CPU causes show why the GPU waited. Rows are sorted by rank, frame and number of "
         "samples in idle time, largest first. There are no rows without samples "
         "(nsys profile --python-sampling=true), or if the main thread is not known."
     ),
@@ -643,15 +654,17 @@ HOST_LINES = DescribedTable(
         _RANK_COLUMN,
         text(
             "frame",
-            "program for the innermost line of the user's program, or innermost for the innermost "
-            "line of all. The program is all code in files, except installed packages "
+            "Kind of the row, one of six values. (1) program: the innermost line of the user's "
+            "program. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
-            "The value let_go is for the line at which the main thread let go of Python's lock "
-            "(GIL), if it held the lock when the sample was due. The value lock_holder is for the "
-            "same line of the only other Python thread, while the launching thread waited for the "
-            "lock. The value call is for "
-            "a line that made a call. The value function is for a function. Such rows count "
-            "the samples with the call or the function in the stack.",
+            "(2) innermost: the innermost line of all code. (3) let_go: a line of samples that "
+            "came late because the main thread held Python's lock (GIL). The thread held the lock "
+            "after the line after_line. It released the lock at this line, or in code that this "
+            "line calls. (4) lock_holder: as let_go, but of another Python thread, while the "
+            "launching thread waited for the lock. A process with several other Python threads "
+            "has no rows of lock_holder. (5) call: a line of the program that called other code "
+            "of the program. (6) function: a function of the program. Rows of call and function "
+            "count all samples that have the call or the function in their stack.",
             source="derived",
         ),
         text(
@@ -663,24 +676,47 @@ HOST_LINES = DescribedTable(
         ),
         count(
             "line",
-            "Number of the line. For a function, its first line seen in idle time, or at all.",
+            "Number of the line. For a function, the lowest number in samples of idle time. If no "
+            "sample of the function is in idle time, all its samples count.",
             source=_SAMPLES,
         ),
         count(
             "last_line",
-            f"The last line of a function seen in idle time, or at all. {_NOT_IN_STACK}",
+            f"For a function, the highest number, in the same samples as for line. {_NOT_IN_STACK}",
             source=_SAMPLES,
             nullable=True,
         ),
         count(
             "mean_depth",
-            "Frames of the program further inside than the call or the function, mean over the "
-            f"samples. {_NOT_IN_STACK}",
+            "Mean number of frames of the program that are deeper in the stack than this call or "
+            f"function. {_NOT_IN_STACK}",
             source=_SAMPLES,
             nullable=True,
             arrow_type=FLOAT,
         ),
         text("function", "Function of the line", source=_SAMPLES),
+        text(
+            "after_file",
+            "File of a line that ran before the thread held Python's lock (GIL): the line of the "
+            f"thread's last sample before. The name has the form of file. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        count(
+            "after_line", f"Number of this line. {_NO_LINE_BEFORE}", source=_SAMPLES, nullable=True
+        ),
+        text(
+            "after_function",
+            f"Function of this line. {_NO_LINE_BEFORE}",
+            source=_SAMPLES,
+            nullable=True,
+        ),
+        text(
+            "after_path",
+            "Whole path of after_file. Only in the JSON document, and null in a saved run.",
+            source=_SAMPLES,
+            nullable=True,
+        ),
         text(
             "path",
             "Whole path of the file. Only in the JSON document, and null in a saved run.",
@@ -690,29 +726,29 @@ HOST_LINES = DescribedTable(
         count("n_samples", "Samples at this line in summary steps", source=_SAMPLES),
         count(
             "n_idle_samples",
-            "Samples at this line while the GPU is idle for its CPU (idle_input_ns, idle_launch_ns "
-            "and idle_blocked_ns). Null if these are not known.",
+            "Samples at this line while the GPU is idle because of its CPU (idle_input_ns, "
+            "idle_launch_ns and idle_blocked_ns). Null if these are not known.",
             source=_SAMPLES,
             nullable=True,
         ),
         count("n_idle_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
         count(
             "n_input_samples",
-            "Samples in the part of that time that idle_input_ns counts",
+            "Samples at this line in the idle time that idle_input_ns counts",
             source=_SAMPLES,
             nullable=True,
         ),
         count("n_input_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
         count(
             "n_launch_samples",
-            "Samples in the part of that time that idle_launch_ns counts",
+            "Samples at this line in the idle time that idle_launch_ns counts",
             source=_SAMPLES,
             nullable=True,
         ),
         count("n_launch_steps", "Steps with such a sample", source=_SAMPLES, nullable=True),
         count(
             "n_blocked_samples",
-            "Samples in the part of that time that idle_blocked_ns counts",
+            "Samples at this line in the idle time that idle_blocked_ns counts",
             source=_SAMPLES,
             nullable=True,
         ),
@@ -736,8 +772,8 @@ COLLECTIVES = DescribedTable(
     doc=(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
-        "the communicator. If NCCL's payloads have operationId, operations with the same number "
-        "are."
+        "the communicator. If NCCL's payloads have operationId, nsyspipe uses this number "
+        "instead of k. Sends and receives are always matched by k."
     ),
     key=("step", "seq", "rank"),
     columns=(
@@ -868,15 +904,15 @@ COLLECTIVES = DescribedTable(
         ),
         text(
             "counted_link",
-            "Link of counted: nvlink, or pcie if NVLink carried nothing. PCIe counts headers and "
-            "other copies too.",
+            "Link that counted_bytes_per_s is about: nvlink, or pcie if NVLink carried nothing. "
+            "PCIe counts headers and other copies too.",
             source="GPU_METRICS",
             nullable=True,
         ),
         ratio(
             "counted_ratio",
-            "counted / busbw. In a ring, both are about equal. In-network sums "
-            "(NVLS) send fewer bytes.",
+            "counted_bytes_per_s / busbw_bytes_per_s. In a ring, both are about equal. In-network "
+            "sums (NVLS) send fewer bytes.",
             source="GPU_METRICS",
             nullable=True,
         ),
@@ -1352,9 +1388,9 @@ PEERS = DescribedTable(
         "of the whole process. Its records have no time by default, so these are not the sends "
         "and receives of steps. Inspector does not record calls below "
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES. The peer in a record is a rank of a communicator. "
-        "It is known as a rank of the run if the records, or an NCCL log, have all members of the "
-        "communicator. All unknown peers of a rank share a row. There are no rows without a file "
-        "of NCCL Inspector, and none for a process with several GPUs."
+        "nsyspipe knows its rank in the run only if the records, or an NCCL log, have all members "
+        "of the communicator. All unknown peers of a rank share a row. There are no rows without a "
+        "file of NCCL Inspector, and none for a process with several GPUs."
     ),
     key=("rank", "peer_rank", "direction"),
     columns=(
@@ -1574,15 +1610,14 @@ TIMELINE = DescribedTable(
     ),
 )
 
-_NULL_IF_UNCOUNTED = "Null if this counter was not sampled in the window."
+_NULL_IF_UNCOUNTED = "Null if this counter was not sampled in the time of the row."
 _NULL_WITHOUT_RATE = f"{_NULL_IF_UNCOUNTED} Null also if nsyspipe does not know the full rate."
-_WITH_HEADERS = "Headers of packets count too."
 
 
 def _counted_percent(name: str, meaning: str) -> Column:
     return percent(
         f"{name}_percent",
-        f"{meaning}, as a mean over the sampled time. {_NULL_IF_UNCOUNTED}",
+        f"{meaning}. Mean over the sampled time. {_NULL_IF_UNCOUNTED}",
         source="GPU_METRICS",
         nullable=True,
     )
@@ -1609,20 +1644,19 @@ def _counted_bytes(name: str, meaning: str, rate: str) -> tuple[Column, Column]:
     return total, mean
 
 
+_WITH_HEADERS = "with headers of packets"
 # What per cent of a counter mean.
 _COUNTED = {
-    "sm_active": "Time in which an SM had a warp, over all SMs",
-    "tensor_active": "Time in which tensor cores were active",
-    "dram_read": "Reads of GPU memory, of its bandwidth",
-    "dram_write": "Writes to GPU memory, of its bandwidth",
-    "nvlink_rx": "User data received on NVLink, of its raw rate",
-    "nvlink_tx": "User data sent on NVLink, of its raw rate",
-    "pcie_rx": f"Traffic received on PCIe, of its rate. {_WITH_HEADERS} Shown",
-    "pcie_tx": f"Traffic sent on PCIe, of its rate. {_WITH_HEADERS} Shown",
+    "sm_active": "Share of time in which an SM had a warp, mean over all SMs",
+    "tensor_active": "Share of time in which tensor cores were active",
+    "dram_read": "Reads from GPU memory, as a share of the memory bandwidth",
+    "dram_write": "Writes to GPU memory, as a share of the memory bandwidth",
+    "nvlink_rx": "User data received on NVLink, as a share of the raw rate",
+    "nvlink_tx": "User data sent on NVLink, as a share of the raw rate",
+    "pcie_rx": f"Traffic received on PCIe, {_WITH_HEADERS}, as a share of its rate",
+    "pcie_tx": f"Traffic sent on PCIe, {_WITH_HEADERS}, as a share of its rate",
 }
-_CLOCK = (
-    f"Clock of the GPU's compute clusters, as a mean over the sampled time. {_NULL_IF_UNCOUNTED}"
-)
+_CLOCK = f"Clock of the GPU's compute clusters. Mean over the sampled time. {_NULL_IF_UNCOUNTED}"
 
 COUNTERS = DescribedTable(
     name="counters",
@@ -1644,8 +1678,9 @@ COUNTERS = DescribedTable(
         ),
         ns(
             "window_ns",
-            "Time that the row is about: the window of the step, or the time from the first to "
-            "the last compute kernel of the phase, without kernels of other phases between",
+            "Time that the row is about. For a step, it is the window. For a phase, it is the sum "
+            "of its stretches. A stretch is a series of compute kernels of the phase, without a "
+            "kernel of another phase between them. It lasts from the first kernel to the last.",
             source="KERNEL",
         ),
         ns(
@@ -1658,7 +1693,8 @@ COUNTERS = DescribedTable(
         ratio("sampled_ratio", "sampled / window", source="GPU_METRICS", nullable=True),
         ns(
             "lag_ns",
-            "Added to the times of samples, so that they fit the kernels of their report best",
+            "Shift that nsyspipe adds to the times of samples, so that they fit the kernels of "
+            "their report best. The shift is negative if the samples are late.",
             source="GPU_METRICS, KERNEL",
         ),
         _counted_percent("sm_active", _COUNTED["sm_active"]),
@@ -1672,9 +1708,9 @@ COUNTERS = DescribedTable(
         _counted_percent("nvlink_tx", _COUNTED["nvlink_tx"]),
         *_counted_bytes("nvlink_tx", "User data sent on NVLink", "raw rate"),
         _counted_percent("pcie_rx", _COUNTED["pcie_rx"]),
-        *_counted_bytes("pcie_rx", f"Traffic received on PCIe. {_WITH_HEADERS} Counted", "rate"),
+        *_counted_bytes("pcie_rx", f"Bytes received on PCIe, {_WITH_HEADERS},", "rate"),
         _counted_percent("pcie_tx", _COUNTED["pcie_tx"]),
-        *_counted_bytes("pcie_tx", f"Traffic sent on PCIe. {_WITH_HEADERS} Counted", "rate"),
+        *_counted_bytes("pcie_tx", f"Bytes sent on PCIe, {_WITH_HEADERS},", "rate"),
         per_s("gpc_clock_hz", _CLOCK, source="GPU_METRICS", nullable=True),
     ),
 )
@@ -1701,7 +1737,8 @@ COUNTER_BARS = DescribedTable(
         ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
         ns(
             "sampled_ns",
-            "Part of the bar that a counter was sampled in, of the counter with most samples",
+            "Part of the bar in which the counter with most samples was sampled. In the table "
+            "counters, sampled is the part that all counters have.",
             source="GPU_METRICS",
         ),
         *(_counted_percent(name, meaning) for name, meaning in _COUNTED.items()),
@@ -1728,8 +1765,8 @@ LINE_BARS = DescribedTable(
         ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
         text(
             "frame",
-            "program for the innermost line of the user's program. Samples without such a line "
-            "have the innermost line of all, and innermost here.",
+            "program: the innermost line of the user's program. innermost: the innermost line of "
+            "all code, for samples without a line of the program.",
             source="derived",
         ),
         text("file", "File of the line, as in host_lines", source=_SAMPLES),
@@ -1777,14 +1814,14 @@ RANKS = DescribedTable(
         ),
         n_bytes(
             "peak_allocated_bytes",
-            "Most memory that tensors of torch had at one time, from the start of the program to "
-            f"the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            "Measured from the start of the program to the end of the captured steps. "
+            f"{_NULL_WITHOUT_PEAKS}",
             source="sidecar",
             nullable=True,
         ),
         n_bytes(
             "peak_reserved_bytes",
-            "Most memory that the allocator of torch had at one time, its cache included. "
+            "Measured from the start of the program to the end of the captured steps. "
             f"{_NULL_WITHOUT_PEAKS}",
             source="sidecar",
             nullable=True,
@@ -1798,14 +1835,15 @@ RANKS = DescribedTable(
         ),
         count(
             "n_alloc_retries",
-            "How often the allocator of torch freed its cache and tried again, from the start of "
-            f"the program to the end of the captured steps. {_NULL_WITHOUT_PEAKS}",
+            "Counted from the start of the program to the end of the captured steps. "
+            f"{_NULL_WITHOUT_PEAKS}",
             source="sidecar",
             nullable=True,
         ),
         text(
             "peak_datatype",
-            "Datatype of the dense peak that MFU is a share of: fp32, tf32, bf16, fp16 or fp8. "
+            "Datatype for which MFU uses the dense peak rate of the GPU: fp32, tf32, bf16, fp16 or "
+            "fp8. "
             "Null if the names of kernels do not show it, if no datatype has "
             f"{MIN_SHARE_OF_DATATYPE:.0%} of the time of matrix multiplications, and "
             f"{_IN_OLDER_RUN}.",

@@ -273,6 +273,10 @@ if TYPE_CHECKING:
         "last_line",
         "mean_depth",
         "function",
+        "after_file",
+        "after_line",
+        "after_function",
+        "after_path",
         "path",
         "n_samples",
         "n_idle_samples",
@@ -293,6 +297,10 @@ if TYPE_CHECKING:
         last_line: Any
         mean_depth: Any
         function: str
+        after_file: Any
+        after_line: Any
+        after_function: Any
+        after_path: Any
         path: Any
         n_samples: int
         n_idle_samples: Any
@@ -1531,6 +1539,7 @@ if TYPE_CHECKING:
         "in_program",
         "first_frame",
         "n_frames",
+        "held_after",
         "let_go",
     ]
 
@@ -1541,6 +1550,7 @@ if TYPE_CHECKING:
         in_program: int
         first_frame: int
         n_frames: int
+        held_after: int
         let_go: int
 
     PythonSamplesOfReportTable: TypeAlias = TypedTable[

@@ -59,12 +59,15 @@ _NEWER = re.compile(
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
 _HEADER_BYTES = 200
+# No version of nsys.
+_UNKNOWN_VERSION = ""
 # The table with the settings of an export. Before 2023.3 it has another name, and does not name the
 # report.
 _META = "META_DATA_EXPORT"
 _OLD_META = "EXPORT_META_DATA"
 _EVERY_EXPORT_HAS = "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
+_ANOTHER_DIRECTORY = "use another directory: -o DIR"
 _OR_CONVERT = ", or run nsyspipe convert on the machine that captured the reports"
 # nsys takes some times a report's size in memory, and a disk only so much at once
 _MAX_ROWS = 1000
@@ -163,7 +166,7 @@ def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_writable(directory, error) from error
+        raise OutputError.not_writable(str(directory), error, fix=_ANOTHER_DIRECTORY) from error
 
 
 def _remove_abandoned_exports(pairs: Iterable[_Pair]) -> None:
@@ -211,12 +214,6 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
     return [outcome for outcome in outcomes if isinstance(outcome, Exported)]
 
 
-def _not_writable(path: Path, error: OSError) -> OutputError:
-    return OutputError(
-        str(path), f"cannot be written ({error.strerror})", fix="use another directory: -o DIR"
-    )
-
-
 def target_of(report: Path, directory: Path | None = None) -> Path:
     """Return where a report is exported to. Without a directory, this is next to the report."""
     folder = report.parent if directory is None else directory
@@ -234,9 +231,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     if not target.exists():
         return False
     if not target.is_file():
-        raise OutputError(
-            str(target), "is not an ordinary file", fix="use another directory: -o DIR"
-        )
+        raise OutputError(str(target), "is not an ordinary file", fix=_ANOTHER_DIRECTORY)
     try:
         # None for a file that is not an export of nsys.
         origin = _origin(target)
@@ -254,7 +249,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     if is_of_other_report:
         # Not even `force` replaces this export, which may be all that is left of the other capture.
         what = f"was exported from {origin.report_name}, not from {source.name}"
-        raise OutputError(str(target), f"exists, and {what}", fix="use another directory: -o DIR")
+        raise OutputError(str(target), f"exists, and {what}", fix=_ANOTHER_DIRECTORY)
     is_older_than_report = target.stat().st_mtime_ns < report_time_ns
     return origin.is_complete and not is_older_than_report and not force
 
@@ -336,7 +331,7 @@ def _outcome(future: Future[None], source: Path, target: Path) -> Exported | Nsy
     try:
         future.result()
     except OSError as error:
-        return _not_writable(target, error)
+        return OutputError.not_writable(str(target), error, fix=_ANOTHER_DIRECTORY)
     except NsyspipeError as error:
         return error
     return Exported(target, source, EXPORTED)
@@ -480,9 +475,9 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
         longer_timeout_s = max(2 * timeout_s, 60)
         fix = f"--timeout {longer_timeout_s:.0f}, or run the export yourself: {by_hand}"
         return NsysFailedError(str(report), problem, fix=fix)
-    needed_version = _needed_version(nsys, report, output.text)
-    if needed_version:
-        return _too_old(nsys, report, needed_version)
+    newer_version = _newer_version(nsys, report, output.text)
+    if newer_version is not None:
+        return _too_old(nsys, report, newer_version)
     # The status of a program that a signal killed is the negative number of the signal.
     if output.status < 0:
         problem = (
@@ -498,16 +493,21 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
     return NsysFailedError(str(report), problem, found=lines, fix=fix)
 
 
-def _too_old(nsys: Nsys, report: Path, needed_version: str) -> NsysFailedError:
-    """Return the error for a report that a newer nsys captured."""
+def _too_old(nsys: Nsys, report: Path, newer_version: str) -> NsysFailedError:
+    """Return the error for a report that a newer nsys captured, see `_newer_version`."""
+    if newer_version == _UNKNOWN_VERSION:
+        capturing = "a newer nsys"
+        needed = "a newer Nsight Systems"
+    else:
+        capturing = f"nsys {newer_version}"
+        needed = f"Nsight Systems {newer_version} or newer"
     problem = (
-        f"was captured with nsys {needed_version}, but nsys {nsys.version_text} on this machine "
-        "cannot read such a report"
+        f"was captured with {capturing}, but nsys {nsys.version_text} on this machine cannot read "
+        "such a report"
     )
     fix = (
-        f"install Nsight Systems {needed_version} or newer (developer.nvidia.com/nsight-systems), "
-        "or pass its path with nsyspipe convert --nsys PATH, or run that on the machine that "
-        "captured it"
+        f"install {needed} (developer.nvidia.com/nsight-systems), or pass its path with nsyspipe "
+        "convert --nsys PATH, or run that on the machine that captured it"
     )
     return NsysFailedError(str(report), problem, found=str(nsys.path), fix=fix)
 
@@ -517,10 +517,11 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if is_known else f"{number}"
 
 
-def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
-    """Return which version of nsys a report needs, in words; None if this nsys is new enough.
+def _newer_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
+    """Return the version of the nsys that captured a report; None if this nsys is new enough.
 
-    `printed_text` is what this nsys printed about the report.
+    `printed_text` is what this nsys printed about the report. The result is `_UNKNOWN_VERSION` if
+    that was a newer nsys, and its version is not known.
     """
     match = _NEWER.search(printed_text)
     if match:
@@ -532,7 +533,7 @@ def _needed_version(nsys: Nsys, report: Path, printed_text: str) -> str | None:
         return capturing_version
     # Neither nsys nor the header of the report says which version.
     is_too_old = "newer than your" in printed_text
-    return f"later than {nsys.version_text}" if is_too_old else None
+    return _UNKNOWN_VERSION if is_too_old else None
 
 
 def _version_in_header(report: Path) -> str | None:

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.inspected import InspectedCalls, InspectedProcess
-from nsyspipe.model.names import decoded, few, printable
+from nsyspipe.model.names import decoded, few, few_with_reasons, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.nsys.find_reports import RANK_OF_NAME
@@ -161,11 +161,10 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
     The problems tell which logs were used, and why others were not.
     """
     files = FilesBeside()
-    contents = _read_contents(paths[:MOST_LOGS], files.problems)
-    if len(paths) > MOST_LOGS:
-        reason = f"there are {len(paths)} logs, and {MOST_LOGS} are read"
-        first_unread = paths[MOST_LOGS]
-        files.problems.append(_unused(first_unread, reason, "--nccl-log"))
+    reason_of_unused: dict[Path, str] = {}
+    contents = _read_contents(paths[:MOST_LOGS], reason_of_unused)
+    reason_of_unread = f"nsyspipe reads only {MOST_LOGS} logs"
+    reason_of_unused |= dict.fromkeys(paths[MOST_LOGS:], reason_of_unread)
     logs_of_run = _logs_of_run(contents, processes)
     ignored = [content for content in contents if content not in logs_of_run]
     if ignored:
@@ -174,9 +173,10 @@ def read_logs_beside(paths: Sequence[Path], processes: Collection[RunProcess]) -
         paths_of_run = [content.path for content in logs_of_run]
         unusable: dict[Path, InputError] = {}
         files.log = read_nccl_logs(paths_of_run, unusable)
-        for path, error in unusable.items():
-            files.problems.append(_unused(path, error.problem, "--nccl-log"))
+        reason_of_unused |= {path: error.problem for path, error in unusable.items()}
         files.problems.append(used_beside(paths_of_run))
+    if reason_of_unused:
+        files.problems.append(_unused(reason_of_unused, "--nccl-log"))
     return files
 
 
@@ -207,7 +207,7 @@ def read_inspected_beside(paths: Sequence[Path], processes: Collection[RunProces
         files.inspected = read_inspected_calls(chosen, unusable)
     reason_of_unused |= {path: error.problem for path, error in unusable.items()}
     if reason_of_unused:
-        files.problems.append(_unused_inspected(reason_of_unused))
+        files.problems.append(problem_with_files("nccl-inspector-unusable", reason_of_unused))
     used = [path for path, _ in chosen if path not in unusable]
     if used:
         files.problems.append(problem("nccl-inspector-used", files=_few_names(used)))
@@ -222,18 +222,11 @@ def _process_of_name(path: Path) -> InspectedProcess:
     return InspectedProcess(match["host"], int(match["pid"]))
 
 
-def _unused_inspected(reason_of_file: Mapping[Path, str]) -> Problem:
-    """Return the problem for files of NCCL Inspector that are not used, which names the first."""
-    texts = [f"{_shown(path)} ({printable(reason)})" for path, reason in reason_of_file.items()]
-    files = few(texts, _MAX_NAMES_SHOWN)
-    return problem("nccl-inspector-unusable", n=len(texts), files=files)
-
-
-def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogContents]:
+def _read_contents(paths: Iterable[Path], reason_of_unused: dict[Path, str]) -> list[_LogContents]:
     """Return, for each log, what tells of which run it is.
 
     Files that cannot be read are left out. So is each file that is too large, together with the
-    files before it. Their problems are added to `problems`.
+    files before it. They are added to `reason_of_unused`.
     """
     contents: list[_LogContents] = []
     n_bytes = 0
@@ -247,7 +240,7 @@ def _read_contents(paths: Iterable[Path], problems: list[Problem]) -> list[_LogC
             except InputError as error:
                 reason = error.problem
         if reason is not None:
-            problems.append(_unused(path, reason, "--nccl-log"))
+            reason_of_unused[path] = reason
     return contents
 
 
@@ -258,7 +251,10 @@ def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesB
     tells which file was used, or why none was.
     """
     files = FilesBeside()
-    topology_of_path = _read_topologies(paths[:MOST_LOGS], files.problems)
+    reason_of_unused: dict[Path, str] = {}
+    topology_of_path = _read_topologies(paths[:MOST_LOGS], reason_of_unused)
+    if reason_of_unused:
+        files.problems.append(_unused(reason_of_unused, "--topology"))
     if not topology_of_path:
         return files
     first_path, *other_paths = topology_of_path
@@ -271,15 +267,17 @@ def read_topology_beside(paths: Sequence[Path], gpus: Collection[int]) -> FilesB
     elif missing_gpus:
         numbers = ", ".join(map(str, missing_gpus))
         reason = f"GPU {numbers} of the reports is missing in the topology"
-        files.problems.append(_unused(first_path, reason, "--topology"))
+        files.problems.append(_unused({first_path: reason}, "--topology"))
     else:
         files.topology = topology
         files.problems.append(used_beside([first_path]))
     return files
 
 
-def _read_topologies(paths: Iterable[Path], problems: list[Problem]) -> dict[Path, Topology]:
-    """Read topologies; the problems of files that cannot be read are added."""
+def _read_topologies(
+    paths: Iterable[Path], reason_of_unused: dict[Path, str]
+) -> dict[Path, Topology]:
+    """Read topologies. Files that cannot be read are added to `reason_of_unused`."""
     topologies: dict[Path, Topology] = {}
     for path in paths:
         reason = why_refused(path, MOST_TOPOLOGY_BYTES)
@@ -289,7 +287,7 @@ def _read_topologies(paths: Iterable[Path], problems: list[Problem]) -> dict[Pat
             except InputError as error:
                 reason = error.problem
         if reason is not None:
-            problems.append(_unused(path, reason, "--topology"))
+            reason_of_unused[path] = reason
     return topologies
 
 
@@ -402,9 +400,23 @@ def _ignored_logs(logs: Sequence[_LogContents], processes: Collection[RunProcess
     return problem("log-beside-ignored", files=names, whose=whose)
 
 
-def _unused(path: Path, reason: str, option: str) -> Problem:
-    file = _shown(path)
-    return problem("file-beside-unusable", file=file, reason=printable(reason), option=option)
+def _unused(reason_of_file: Mapping[Path, str], option: str) -> Problem:
+    return problem_with_files("file-beside-unusable", reason_of_file, option=option)
+
+
+def problem_with_files(
+    code: str, reason_of_file: Mapping[Path, str], *, option: str | None = None
+) -> Problem:
+    """Return one problem for all files that are not used, which names the first with their reasons.
+
+    Anybody can put any number of bad files beside reports, so a file is no problem of its own.
+    `option` is the one that takes such a file, if the fix of the problem names it.
+    """
+    names_and_reasons = [
+        (_shown(path), printable(reason)) for path, reason in reason_of_file.items()
+    ]
+    files = few_with_reasons(names_and_reasons, _MAX_NAMES_SHOWN)
+    return problem(code, n=len(names_and_reasons), files=files, option=option)
 
 
 def used_beside(paths: Iterable[Path]) -> Problem:

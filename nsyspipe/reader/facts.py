@@ -66,24 +66,34 @@ _PYTHON_SAMPLING_RATE = "PYTHON_BACKTRACE_SAMPLING_OPTIONS:SAMPLING_RATE"
 CPU_TRACE = "COLLECT_CPU_TRACE"
 # The CUDA version of a driver: 1000 times the major version plus 10 times the minor version.
 _CUDA_NUMBER = re.compile(r"[0-9]{4,6}")
-# The rows in which nsys records the commands that it started.
-_COMMAND_ROWS = "name LIKE 'PROCESS%:COMMAND' OR name LIKE 'PROCESS%:ARGUMENT%'"
 _COMMAND_ROW = re.compile(
     r"PROCESS_(?P<process>\d{1,6}):(?:COMMAND|ARGUMENT_(?P<argument>\d{1,6}))", re.ASCII
 )
 # The position of the first word of a command, before its arguments, which count from 0.
 _PROGRAM = -1
-_IS_VARIABLE = "name LIKE '%ENVIRONMENT_VARIABLE'"
+_END_OF_VARIABLE_ROW = "ENVIRONMENT_VARIABLE"
+_IS_VARIABLE = f"name LIKE '%{_END_OF_VARIABLE_ROW}'"
 _NAME_AND_VALUE = {"name": "text", "value": "text"}
 # How the name of the row begins in which nsys records that it collected Python backtraces, for
 # example PYTHON_BACKTRACE_SAMPLING_OPTIONS:COLLECT_SAMPLES, and its value.
 PYTHON_BACKTRACES = ("PYTHON_BACKTRACE", "true")
+# The rows with options of a capture, and with the commands that nsys started.
+_OPTION_AND_COMMAND_ROWS = (
+    f"name IN ('{_EVENT_TYPE}', '{_PYTHON_SAMPLING_RATE}')",
+    f"name LIKE '%{_GRAPH_MODE}'",
+    f"name LIKE '%{CPU_TRACE}'",
+    f"name LIKE '{PYTHON_BACKTRACES[0]}%'",
+    "name LIKE 'PROCESS%:COMMAND'",
+    "name LIKE 'PROCESS%:ARGUMENT%'",
+)
 # More bytes than the memory of any GPU. A larger size is damaged.
 _MAX_GPU_MEMORY = 2**44
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _QUOTED = re.compile(r'"(?P<content>.*)"', re.DOTALL)
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
+# What may stand between the names of a list of tables. nsys writes spaces.
+_BETWEEN_TABLES = re.compile(r"[\s,;]+")
 
 
 class GpuIdentity(Struct, frozen=True):
@@ -112,6 +122,9 @@ class ReportFacts(Struct, frozen=True):
     cuda_driver_versions: tuple[str, ...] = ()
     # Kinds of events, as nsys calls them.
     traced_events: tuple[str, ...] = ()
+    # Whether nsys recorded that it traced NVTX, even if there was no range.
+    traces_nvtx: bool = False
+    records_python_backtraces: bool = False
     # The commands of the captured programs, as they may be written down.
     commands: tuple[str, ...] = ()
     # How CUDA graphs were traced: ``graph`` or ``node``.
@@ -144,8 +157,11 @@ class ReportFacts(Struct, frozen=True):
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export leaves a table out if, and only if, the table has no rows."""
-        is_exported = not self.exported_tables or table in self.exported_tables
-        return self.is_lazy and is_exported
+        return self.is_lazy and self.exports(table)
+
+    def exports(self, table: str) -> bool:
+        """Tell whether the export surely writes a table that has rows."""
+        return not self.exported_tables or names_table(self.exported_tables, table)
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer; None if it is no such number."""
@@ -192,16 +208,46 @@ class ReportFacts(Struct, frozen=True):
         return gpu
 
 
+class CaptureRow(NamedTuple):
+    """A row with an option of a capture, a word of a command, or an environment variable."""
+
+    name: str
+    value: str
+
+
+class CaptureRows(Struct, frozen=True):
+    """The rows in which nsys recorded how it captured, as far as they may be read."""
+
+    rows: tuple[CaptureRow, ...] = ()
+    # Whether there are variables that launchers do not set.
+    has_environment: bool = False
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of the rows with a name."""
+        return [row.value for row in self.rows if row.name == name]
+
+    def values_of_ending(self, ending: str) -> list[str]:
+        """Return the values of the rows with names that end like this, in any case."""
+        return [row.value for row in self.rows if row.name.upper().endswith(ending)]
+
+
+def names_table(exported_tables: str, table: str) -> bool:
+    """Tell whether a list of exported tables has the whole name of a table, in any case.
+
+    nsys records the patterns of ``--tables``. A pattern stands for a table only if it matches the
+    whole name. A pattern that is more than a name counts as no table, because it may match none.
+    """
+    names = _BETWEEN_TABLES.split(exported_tables.lower())
+    return table.lower() in names
+
+
 def read_facts(report: Report) -> ReportFacts:
     """Read the facts of a report; facts that its version does not have are None or empty."""
     facts = _read_export_facts(report)
     session_start_utc_ns = _session_start_utc_ns(report)
     gpus = _read_gpus(report)
     drivers, cuda_drivers = driver_versions_of(report)
-    traced_events, cuda_graph_traces = traced_by(report)
     cuda_traces = cuda_traces_of(report, facts.nsys_version)
-    python_samplings = python_samplings_of(report, are_options_recorded=bool(traced_events))
-    commands = commands_of(report)
     nsys_start_utc_ns = _nsys_start_utc_ns(report, session_start_utc_ns)
     host = host_of(report)
     facts = replace(
@@ -214,31 +260,53 @@ def read_facts(report: Report) -> ReportFacts:
         gpu_of_device=gpus.id_of_device,
         driver_versions=drivers,
         cuda_driver_versions=cuda_drivers,
-        traced_events=traced_events,
-        cuda_graph_traces=cuda_graph_traces,
         cuda_traces=cuda_traces,
-        commands=tuple(commands),
         host=host,
+        gpu_of_ordinal=_gpu_of_ordinal(report),
+        has_cuda_backtraces=_has_cuda_backtraces(report, facts),
     )
-    facts = replace(facts, python_samplings=python_samplings)
-    return _with_facts_of_program(report, facts)
+    return _with_facts_of_capture(read_capture_rows(report), facts)
 
 
-def _with_facts_of_program(report: Report, facts: ReportFacts) -> ReportFacts:
-    """Add the variables and GPUs of the program, and what was recorded of its work on the CPU."""
-    variables = _rank_variables(report)
-    gpu_of_ordinal = _gpu_of_ordinal(report)
-    environment = read_environment(report)
-    is_cpu_sampled = samples_cpu(report)
-    has_cuda_backtraces = _has_cuda_backtraces(report, facts)
+def _with_facts_of_capture(capture: CaptureRows, facts: ReportFacts) -> ReportFacts:
+    """Add the options of a capture, its commands, and the variables of its programs."""
+    traced_events, cuda_graph_traces = traced_by(capture)
+    python_samplings = python_samplings_of(capture, are_options_recorded=bool(traced_events))
+    commands = commands_of(capture)
     return replace(
         facts,
-        variables=variables,
-        gpu_of_ordinal=gpu_of_ordinal,
-        environment=environment,
-        is_cpu_sampled=is_cpu_sampled,
-        has_cuda_backtraces=has_cuda_backtraces,
+        traced_events=traced_events,
+        traces_nvtx=traces_nvtx(capture),
+        records_python_backtraces=records_python_backtraces(capture),
+        cuda_graph_traces=cuda_graph_traces,
+        python_samplings=python_samplings,
+        commands=tuple(commands),
+        variables=_rank_variables(capture),
+        environment=read_environment(capture),
+        is_cpu_sampled=samples_cpu(capture),
     )
+
+
+def read_capture_rows(report: Report) -> CaptureRows:
+    """Read all rows about a capture that any fact needs; none if the report does not have them.
+
+    Of the environment, only variables are read that are named here or may be written down.
+    """
+    table = CAPTURE_META
+    if not report.has(table, *_NAME_AND_VALUE):
+        return CaptureRows()
+    is_variable = _is_variable((*RANK_VARIABLES, *JOB_VARIABLES, *VARIABLES))
+    where = " OR ".join((*_OPTION_AND_COMMAND_ROWS, is_variable))
+    rows = _capture_rows(report, table, where)
+    # nsys captured the whole environment if it has a variable that no launcher sets.
+    where_not_of_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
+    has_environment = report.count(table, where_not_of_launchers) > 0
+    return CaptureRows(rows, has_environment)
+
+
+def _capture_rows(report: Report, table: str, where: str) -> tuple[CaptureRow, ...]:
+    rows = report.few(table, _NAME_AND_VALUE, where)
+    return tuple(CaptureRow(row["name"], row["value"]) for row in rows)
 
 
 def _read_export_facts(report: Report) -> ReportFacts:
@@ -331,10 +399,10 @@ def _session_start_utc_ns(report: Report) -> int | None:
     return first_ns if abs(first_ns) < TIME_LIMIT else None
 
 
-def _rank_variables(report: Report) -> dict[str, str]:
+def _rank_variables(capture: CaptureRows) -> dict[str, str]:
     """Return the variables of ranks and jobs that have only one value in the report."""
     values_by_name: dict[str, set[str]] = {}
-    for variable in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
+    for variable in _assigned(capture.rows, (*RANK_VARIABLES, *JOB_VARIABLES)):
         values = values_by_name.setdefault(variable.name, set())
         values.add(variable.value)
     return only_values(values_by_name)
@@ -395,20 +463,13 @@ def _cuda_version(number: int) -> str:
     return f"{major}.{minor}"
 
 
-def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def traced_by(capture: CaptureRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the kinds of events that nsys traced, and the ways in which it traced CUDA graphs.
 
     Both are distinct and sorted, and empty if they are not known.
     """
-    where = f"name = '{_EVENT_TYPE}' OR name LIKE '%{_GRAPH_MODE}'"
-    events: list[str] = []
-    graph_modes: list[str] = []
-    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, where):
-        value = row["value"]
-        if row["name"] == _EVENT_TYPE:
-            events.append(value)
-        else:
-            graph_modes.append((value or "").lower())
+    events = capture.values(_EVENT_TYPE)
+    graph_modes = [mode.lower() for mode in capture.values_of_ending(_GRAPH_MODE)]
     _, nvtx_events = NVTX_TRACED
     # Redacted copies have NVTX only, whatever was traced.
     may_be_redacted = set(events) == {nvtx_events}
@@ -417,26 +478,22 @@ def traced_by(report: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(shown_events), tuple(shown_graph_modes)
 
 
-def python_samplings_of(report: Report, *, are_options_recorded: bool) -> tuple[str, ...]:
-    """Return the rates in a report at which nsys sampled Python, in samples per second.
+def python_samplings_of(capture: CaptureRows, *, are_options_recorded: bool) -> tuple[str, ...]:
+    """Return the rates of a capture at which nsys sampled Python, in samples per second.
 
     nsys records a rate only if it samples. If a report has no rate, but other options of the
     capture (`are_options_recorded`), the result is ``off`` alone. If it has neither, the result is
     empty.
     """
-    where = f"name = '{_PYTHON_SAMPLING_RATE}'"
-    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
-    if rows:
-        rates = [row["value"] for row in rows]
+    rates = capture.values(_PYTHON_SAMPLING_RATE)
+    if rates:
         return tuple(shown_alone(rates, PYTHON_SAMPLING))
     return (PYTHON_IS_NOT_SAMPLED,) if are_options_recorded else ()
 
 
-def samples_cpu(report: Report) -> bool | None:
+def samples_cpu(capture: CaptureRows) -> bool | None:
     """Tell whether nsys took CPU samples of any process; None if it was not recorded."""
-    where = f"name LIKE '%{CPU_TRACE}'"
-    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, where)
-    values = {(row["value"] or "").lower() for row in rows}
+    values = {value.lower() for value in capture.values_of_ending(CPU_TRACE)}
     is_recorded = "true" in values or "false" in values
     return "true" in values if is_recorded else None
 
@@ -454,7 +511,7 @@ def _has_cuda_backtraces(report: Report, facts: ReportFacts) -> bool | None:
     return False if has_surely_none else None
 
 
-def commands_of(report: Report) -> list[str]:
+def commands_of(capture: CaptureRows) -> list[str]:
     """Return the commands of the programs that nsys started, as they may be written down.
 
     Words that are not known to be harmless are masked, for example secrets and paths. Commands that
@@ -462,14 +519,14 @@ def commands_of(report: Report) -> list[str]:
     """
     # For each process, its words by position.
     command_of_process: dict[str, dict[int, str]] = {}
-    for row in report.few(CAPTURE_META, _NAME_AND_VALUE, _COMMAND_ROWS):
-        match = _COMMAND_ROW.fullmatch(row["name"] or "")
+    for name, value in capture.rows:
+        match = _COMMAND_ROW.fullmatch(name)
         if match is None:
             continue
         argument = match["argument"]
         position = _PROGRAM if argument is None else int(argument)
         word_at_position = command_of_process.setdefault(match["process"], {})
-        word_at_position[position] = row["value"] or ""
+        word_at_position[position] = value
     # A command without its program cannot be understood.
     commands = [command for command in command_of_process.values() if command.get(_PROGRAM)]
     return shown_commands(map(_in_order, commands))
@@ -480,18 +537,16 @@ def _in_order(word_at_position: Mapping[int, str]) -> list[str]:
     return [word for _, word in sorted(word_at_position.items())]
 
 
-def traces_nvtx(report: Report) -> bool:
+def traces_nvtx(capture: CaptureRows) -> bool:
     """Tell whether nsys recorded that it traced NVTX, even if there was no range."""
-    where = "name = '{}' AND value = '{}'".format(*NVTX_TRACED)
-    return bool(report.few(CAPTURE_META, _NAME_AND_VALUE, where))
+    return NVTX_TRACED in capture.rows
 
 
-def records_python_backtraces(report: Report) -> bool:
+def records_python_backtraces(capture: CaptureRows) -> bool:
     """Tell whether nsys recorded backtraces of Python."""
     prefix, enabled = PYTHON_BACKTRACES
-    rows = report.few(CAPTURE_META, _NAME_AND_VALUE, f"name LIKE '{prefix}%'")
-    values = {row["value"].lower() for row in rows}
-    return enabled in values
+    values = [value for name, value in capture.rows if name.upper().startswith(prefix)]
+    return any(value.lower() == enabled for value in values)
 
 
 class CapturedVariable(NamedTuple):
@@ -507,13 +562,26 @@ def variables_of(
     report: Report, names: Collection[str], table: str = CAPTURE_META
 ) -> Iterator[CapturedVariable]:
     """Yield the environment variables with some names that were captured."""
-    where = f"{_IS_VARIABLE} AND ({_assigns(names)})"
-    for row in report.few(table, _NAME_AND_VALUE, where):
-        match = _ASSIGNMENT.match(row["value"])
+    return _assigned(_capture_rows(report, table, _is_variable(names)), names)
+
+
+def _assigned(rows: Iterable[CaptureRow], names: Collection[str]) -> Iterator[CapturedVariable]:
+    """Yield the environment variables with some names that rows assign."""
+    for row in rows:
+        match = _ASSIGNMENT.match(row.value) if _is_of_variable(row) else None
         # LIKE takes _ for any letter and ignores case, so the name is compared again.
         if match and match["name"] in names:
             name, value = match.groups()
-            yield CapturedVariable(row["name"], name, value)
+            yield CapturedVariable(row.name, name, value)
+
+
+def _is_of_variable(row: CaptureRow) -> bool:
+    return row.name.upper().endswith(_END_OF_VARIABLE_ROW)
+
+
+def _is_variable(names: Iterable[str]) -> str:
+    """Return the SQL condition for rows with environment variables of some names."""
+    return f"({_IS_VARIABLE} AND ({_assigns(names)}))"
 
 
 def _assigns(names: Iterable[str]) -> str:
@@ -521,25 +589,21 @@ def _assigns(names: Iterable[str]) -> str:
     return " OR ".join(f"value LIKE '{name}=%'" for name in names)
 
 
-def read_environment(report: Report) -> dict[str, str] | None:
-    """Return the training variables that a report captured, as they may be written down.
+def read_environment(capture: CaptureRows) -> dict[str, str] | None:
+    """Return the training variables of a capture, as they may be written down.
 
     Values of several processes are joined. None if the report has only the variables that launchers
     set, because then nsys did not capture the whole environment.
     """
-    table = CAPTURE_META
-    if not report.has(table, *_NAME_AND_VALUE):
+    if not capture.has_environment:
         return None
-    where_not_of_launchers = f"{_IS_VARIABLE} AND NOT ({_assigns(RANK_VARIABLES)})"
-    if not report.count(table, where_not_of_launchers):
-        return None
-    where_for_training = f"{_IS_VARIABLE} AND ({_assigns(VARIABLES)})"
     # All rows of a process have the same name, and those of different processes different names.
     environment_of_row_name: dict[str, dict[str, str]] = {}
-    for row in report.few(table, _NAME_AND_VALUE, where_for_training):
-        variable, _, value = row["value"].partition("=")
-        environment = environment_of_row_name.setdefault(row["name"], {})
-        environment[variable] = _without_quotes(value)
+    for row in filter(_is_of_variable, capture.rows):
+        variable, _, value = row.value.partition("=")
+        if variable in VARIABLES:
+            environment = environment_of_row_name.setdefault(row.name, {})
+            environment[variable] = _without_quotes(value)
     environments = environment_of_row_name.values()
     recorded = [recorded_environment(environment, Mask()) for environment in environments]
     # Empty, not None: the environment was captured, and has no training variables.

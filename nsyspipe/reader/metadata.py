@@ -18,8 +18,6 @@ from nsyspipe.reader.facts import (
     LAUNCHER_SIZES,
     ReportFacts,
     read_facts,
-    records_python_backtraces,
-    traces_nvtx,
 )
 from nsyspipe.reader.gpu_metrics import Counters, read_counters
 from nsyspipe.reader.memory_calls import MemoryCalls, read_memory_calls
@@ -121,7 +119,7 @@ def read_capture(
         python = _read_python(report, strings, ranges, with_lines=with_lines)
         recorded = _recorded(report, facts, strings, operations)
         without_kernels = _launches_without_kernels(report, strings, calls, ranges, operations)
-        problems = _problems_of_recording(report, facts, ranges)
+        problems = _problems_of_recording(facts, ranges)
         called = _called(facts, operations, calls, ranges, payloads)
         operations, called = with_communication(report, operations, called)
         counters = read_counters(report, facts)
@@ -180,7 +178,7 @@ def _operation_ends(operations: Operations) -> list[pa.ChunkedArray]:
     return [operations.kernels["end_ns"], operations.copies["end_ns"]]
 
 
-def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -> list[Problem]:
+def _problems_of_recording(facts: ReportFacts, ranges: Ranges) -> list[Problem]:
     """Return the problems with the version of a report, its NVTX ranges and backtraces."""
     problems = []
     if version_numbers(facts.schema_version) > NEWEST_TESTED:
@@ -188,12 +186,12 @@ def _problems_of_recording(report: Report, facts: ReportFacts, ranges: Ranges) -
     if not ranges.is_recorded:
         # The table of NVTX is missing. nsys may have traced NVTX, and the export may have left out
         # the table because it is empty.
-        was_traced = traces_nvtx(report) and facts.leaves_out_empty(NVTX)
+        was_traced = facts.traces_nvtx and facts.leaves_out_empty(NVTX)
         code = "no-nvtx-ranges" if was_traced else "no-nvtx"
         problems.append(problem(code))
     if facts.has_cuda_backtraces:
         problems.append(problem("cuda-backtraces"))
-    if records_python_backtraces(report):
+    if facts.records_python_backtraces:
         problems.append(problem("python-backtraces"))
     return problems
 
@@ -363,8 +361,7 @@ def _recorded(
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     """Tell whether the export surely has all memsets that nsys recorded, which may be none."""
-    was_left_out = bool(facts.exported_tables) and MEMSET not in facts.exported_tables
-    if was_left_out or not facts.tells_export:
+    if not facts.exports(MEMSET) or not facts.tells_export:
         return False
     # A lazy export has no table without rows.
     return facts.is_lazy or report.has(MEMSET)

@@ -33,6 +33,7 @@ from nsyspipe.model.typed_tables import (
     PythonSamplesOfReportTable,
 )
 from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.lock_holds import HoldEnds, Stacks, ThreadSamples, find_hold_ends
 from nsyspipe.reader.payload_tables import has_tables_of_domains
 from nsyspipe.reader.ranges import condition_of_domains
 from nsyspipe.reader.report import NVTX, TIME_LIMIT, Report, process_of
@@ -152,7 +153,13 @@ def _decode(rows: pa.Table, strings: Strings) -> PythonSamples:
     categories = filled(decoded_rows["category"], _NO_CATEGORY)
     threads = _threads_of(processes, categories, frames)
     is_in_time = _are_in_time(decoded_rows["binaryData"].combine_chunks())
-    samples = _Samples(processes, decoded_rows["start"].to_numpy(), frames, is_in_time)
+    samples = _Samples(
+        processes=processes,
+        threads=threads.number,
+        times=decoded_rows["start"].to_numpy(),
+        frames=frames,
+        is_in_time=is_in_time,
+    )
     of_main = samples.table(threads.is_main, is_in_time)
     is_late_of_other = threads.is_only_other & ~is_in_time
     # These frames count although they are late, because they show what held the lock.
@@ -351,11 +358,20 @@ def _clean_texts(strings: Strings, ids: Int64) -> list[str]:
 
 
 class _Threads(Struct, frozen=True):
-    """What the thread of each sample is, or what each thread is."""
+    """The thread of each sample."""
 
+    # A number from 0 for each thread.
+    number: Int64
     # The main thread of its process.
     is_main: Flags
     # The other thread of a process that has a main thread and one other.
+    is_only_other: Flags
+
+
+class _Roles(Struct, frozen=True):
+    """What each thread is: see `_Threads`."""
+
+    is_main: Flags
     is_only_other: Flags
 
 
@@ -369,7 +385,7 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
     """
     if not processes.size:
         no_flags = np.empty(0, np.bool_)
-        return _Threads(no_flags, no_flags)
+        return _Threads(np.empty(0, np.int64), no_flags, no_flags)
     _, process_of_sample = np.unique(processes, return_inverse=True)
     _, category_of_sample = np.unique(categories, return_inverse=True)
     # A thread is a pair of process and category, and each pair has a number.
@@ -381,14 +397,14 @@ def _threads_of(processes: Int64, categories: Int64, frames: _Frames) -> _Thread
         thread_of_sample, weights=_start_threads(frames), minlength=thread_numbers.size
     )
     process_of_thread = thread_numbers // n_categories
-    threads = _main_and_other(process_of_thread, may_be_main=n_started == 0)
+    roles = _main_and_other(process_of_thread, may_be_main=n_started == 0)
     has_category = categories != _NO_CATEGORY
-    is_main = threads.is_main[thread_of_sample] & has_category
-    is_only_other = threads.is_only_other[thread_of_sample] & has_category
-    return _Threads(is_main, is_only_other)
+    is_main = roles.is_main[thread_of_sample] & has_category
+    is_only_other = roles.is_only_other[thread_of_sample] & has_category
+    return _Threads(thread_of_sample, is_main, is_only_other)
 
 
-def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
+def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Roles:
     """Tell for each thread whether it is the main thread of its process, or the only other thread.
 
     The main thread of a process is known if exactly one of its threads may be the main thread.
@@ -399,7 +415,7 @@ def _main_and_other(process_of_thread: Int64, may_be_main: Flags) -> _Threads:
     process_has_two = n_threads_of_process[process_of_thread] == _MAIN_AND_ANOTHER
     is_main = process_has_main & may_be_main
     is_only_other = process_has_main & process_has_two & ~may_be_main
-    return _Threads(is_main, is_only_other)
+    return _Roles(is_main, is_only_other)
 
 
 def _start_threads(frames: _Frames) -> Flags:
@@ -439,30 +455,35 @@ def _program_frames(frames: _Frames) -> _ProgramFrames:
 class _Samples:
     """All samples of a report that could be decoded."""
 
-    def __init__(self, processes: Int64, times: Int64, frames: _Frames, is_in_time: Flags) -> None:
+    def __init__(
+        self,
+        *,
+        processes: Int64,
+        threads: Int64,
+        times: Int64,
+        frames: _Frames,
+        is_in_time: Flags,
+    ) -> None:
         self._processes = processes
+        self._threads = threads
         self._times = times
         self._frames = frames
         self._is_in_time = is_in_time
         self.program = _program_frames(frames)
+        self._hold_ends = self._find_hold_ends()
 
     def table(self, is_chosen: Flags, shows_frames: Flags) -> pa.Table:
         """Return the chosen samples as `canonical.PYTHON_SAMPLES`, in order of process and time.
 
         `shows_frames` tells for which samples the frames count. If they do not count, the innermost
         line is that of `_unseen_line`, and the sample has no frames of the program. A sample that
-        was taken late shows the line at which a thread let go of Python's lock, in any case.
+        was taken late shows between which lines the thread held Python's lock, in any case.
         """
         # `_decode` appends this line to the lines of the frames.
         unseen_line = self._frames.lines.num_rows
-        # The first frame of a sample is its innermost frame.
-        innermost_line = self._frames.line[self._frames.first]
-        line_of_program = self._lines_of_program()
-        innermost = np.where(shows_frames, innermost_line, unseen_line)
+        innermost = np.where(shows_frames, self._innermost_lines(), unseen_line)
         n_frames = np.where(shows_frames, self.program.number, 0)
-        in_program = np.where(n_frames > 0, line_of_program, _NO_LINE)
-        line_of_late = np.where(line_of_program >= 0, line_of_program, innermost_line)
-        let_go = np.where(self._is_in_time, _NO_LINE, line_of_late)
+        in_program = np.where(n_frames > 0, self._lines_of_program(), _NO_LINE)
         columns = {
             "process_id": self._processes,
             "time_ns": self._times,
@@ -470,7 +491,8 @@ class _Samples:
             "in_program": in_program,
             "first_frame": self.program.first,
             "n_frames": n_frames,
-            "let_go": let_go,
+            "held_after": self._hold_ends.after,
+            "let_go": self._hold_ends.let_go,
         }
         rows = np.flatnonzero(is_chosen)
         # numpy sorts by the last key first.
@@ -478,6 +500,27 @@ class _Samples:
         rows_in_order = rows[np.lexsort(sort_keys)]
         table = PYTHON_SAMPLES.table(columns)
         return table.take(pa.array(rows_in_order))
+
+    def _find_hold_ends(self) -> HoldEnds:
+        """Return between which lines the thread of each late sample held Python's lock."""
+        line_of_program = self._lines_of_program()
+        shown_line = np.where(line_of_program >= 0, line_of_program, self._innermost_lines())
+        samples = ThreadSamples(
+            thread=self._threads,
+            times=self._times,
+            is_late=~self._is_in_time,
+            shown_line=shown_line,
+        )
+        stacks = Stacks(
+            line=self.program.table["line"].to_numpy(),
+            first=self.program.first,
+            number=self.program.number,
+        )
+        return find_hold_ends(samples, stacks)
+
+    def _innermost_lines(self) -> Int64:
+        """Return the innermost line of each sample, which is that of its first frame."""
+        return self._frames.line[self._frames.first]
 
     def _lines_of_program(self) -> Int64:
         """Return the innermost line of the program of each sample; -1 for none."""

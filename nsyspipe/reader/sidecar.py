@@ -29,8 +29,9 @@ from nsyspipe.model.captured import (
     WorkPerStep,
 )
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import Problem
 from nsyspipe.model.side_files import NcclLog, Sidecar, Topology
+from nsyspipe.model.text_files import open_ordinary
 from nsyspipe.nsys.command_words import (
     CAPTURE_NAME,
     CAPTURE_RANGE,
@@ -42,7 +43,7 @@ from nsyspipe.nsys.command_words import (
     recorded_command,
     recorded_environment,
 )
-from nsyspipe.reader.beside import used_beside
+from nsyspipe.reader.beside import problem_with_files, used_beside
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 _MAX_TEXT_CHARS = 500
@@ -399,33 +400,42 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
         positions = positions_by_name.setdefault(decoded(path.stem), [])
         positions.append(position)
     sidecars: list[FoundSidecar] = []
-    problems: list[Problem] = []
+    reason_of_unusable: dict[Path, str] = {}
     for folder, positions_by_name in positions_by_folder.items():
         for path in _candidates(folder, positions_by_name):
             try:
                 sidecar = _read_sidecar(path)
             except (ValueError, OSError) as error:
-                problems.append(_unusable_sidecar(path, error))
+                reason_of_unusable[path] = _reason(error)
                 continue
             ranks_by_position = _ranks_by_position(sidecar, positions_by_name)
             if ranks_by_position:
                 sidecars.append(FoundSidecar(sidecar, ranks_by_position))
+    problems = []
+    if reason_of_unusable:
+        problems.append(problem_with_files("unusable-sidecar", reason_of_unusable))
     return FoundSidecars(tuple(sidecars), tuple(problems))
 
 
 def _read_sidecar(path: Path) -> Sidecar:
-    require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
-    with path.open("rb") as file:
+    """Read a sidecar; a ValueError or an OSError if it cannot be used.
+
+    A sidecar may be a link, because a report may be one: users link the reports of a capture into
+    another directory, with the sidecar. This is harmless, because only known fields of JSON are
+    taken, each checked. What the sidecar names must be in the directory of the link.
+    """
+    with open_ordinary(path, _MAX_SIDECAR_BYTES) as file:
         content = file.read(_MAX_SIDECAR_BYTES + 1)
+    # The file may have grown since it was opened.
     require(len(content) <= _MAX_SIDECAR_BYTES, "larger than a sidecar can be")
     return parse_sidecar(content, path)
 
 
-def _unusable_sidecar(path: Path, error: ValueError | OSError) -> Problem:
-    reason: object = error
+def _reason(error: ValueError | OSError) -> str:
+    """Return in words why a file cannot be used."""
     if isinstance(error, OSError):
-        reason = error.strerror or "unreadable"
-    return problem("unusable-sidecar", file=_shown(path), reason=reason)
+        return error.strerror or "unreadable"
+    return str(error)
 
 
 def _shown(path: Path) -> str:
@@ -460,24 +470,26 @@ def read_beside(
     An unusable file is a problem, never an error.
     """
     sidecars = list(sidecars)
-    problems: list[Problem] = []
+    reason_of_unused: dict[Path, str] = {}
     unusable: dict[Path, InputError] = {}
     log = None
     topology = None
     used_paths: list[Path] = []
     if wants_log:
-        log_paths = _inside_all(sidecars, lambda sidecar: sidecar.log_names, problems)
+        log_paths = _inside_all(sidecars, lambda sidecar: sidecar.log_names, reason_of_unused)
         log = read_nccl_logs(log_paths, unusable) if log_paths else None
         used_paths += [path for path in log_paths if path not in unusable]
     if wants_topology:
-        topology_paths = _inside_all(sidecars, _topology_names, problems)
+        topology_paths = _inside_all(sidecars, _topology_names, reason_of_unused)
         topology_path, topology = _read_first_topology(topology_paths, unusable)
         if topology_path is not None:
             used_paths.append(topology_path)
+    problems: list[Problem] = []
     if used_paths:
         problems.append(used_beside(used_paths))
-    for path, error in unusable.items():
-        problems.append(_unused(path, error.problem))
+    reason_of_unused |= {path: error.problem for path, error in unusable.items()}
+    if reason_of_unused:
+        problems.append(problem_with_files("sidecar-file-unusable", reason_of_unused))
     return NamedFiles(log, topology, problems)
 
 
@@ -503,23 +515,24 @@ def _read_first_topology(
 def _inside_all(
     sidecars: Iterable[Sidecar],
     names_of: Callable[[Sidecar], Iterable[str]],
-    problems: list[Problem],
+    reason_of_unused: dict[Path, str],
 ) -> list[Path]:
     """Return the files that some sidecars name, if they are inside the directories of these.
 
-    The problems of other files are added to `problems`.
+    Other files are added to `reason_of_unused`.
     """
     paths: list[Path] = []
     for sidecar in sidecars:
-        paths += _inside(sidecar, names_of(sidecar), problems)
+        paths += _inside(sidecar, names_of(sidecar), reason_of_unused)
     return paths
 
 
-def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:
+def _inside(
+    sidecar: Sidecar, names: Iterable[str], reason_of_unused: dict[Path, str]
+) -> Iterator[Path]:
     """Yield those files among `names` that are in the directory of the sidecar (`_why_refused`).
 
-    All files together may have `_MAX_LOG_BYTES` bytes. The problems of other files are added to
-    `problems`.
+    All files together may have `_MAX_LOG_BYTES` bytes. Other files are added to `reason_of_unused`.
     """
     n_bytes_so_far = 0
     for name in names:
@@ -538,7 +551,7 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
         if reason is None:
             yield path
         else:
-            problems.append(_unused(path, reason))
+            reason_of_unused[path] = reason
 
 
 def _why_refused(sidecar: Sidecar, name: str) -> str | None:
@@ -561,10 +574,6 @@ def _why_refused(sidecar: Sidecar, name: str) -> str | None:
     if not stat.S_ISREG(path.lstat().st_mode):
         return "not an ordinary file"
     return None
-
-
-def _unused(path: Path, reason: str) -> Problem:
-    return problem("sidecar-file-unusable", file=_shown(path), reason=printable(reason))
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:

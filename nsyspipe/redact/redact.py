@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
-from nsyspipe.model.names import REDACTED_HOST, decoded, listed
+from nsyspipe.model.names import REDACTED_HOST, counted, decoded, listed
 from nsyspipe.model.options import OnProgress
 from nsyspipe.nsys.files import (
     make_readable,
@@ -132,7 +132,7 @@ def _refuse_unknown_tables(report: Path, unknown_tables: Mapping[str, int]) -> N
     tables = []
     for table in sorted(unknown_tables):
         n_rows = unknown_tables[table]
-        tables.append(f"{table} ({n_rows} rows)")
+        tables.append(f"{table} ({counted(n_rows, 'row')})")
     found = listed(tables, _MAX_TABLES_LISTED)
     problem = (
         "has tables that this version of nsyspipe does not know, so they may contain private data"
@@ -402,5 +402,5 @@ def _writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(decoded(str(out)), problem, fix="another directory") from error
+        place = decoded(str(out))
+        raise OutputError.not_writable(place, error, fix="another directory") from error

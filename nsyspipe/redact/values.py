@@ -23,6 +23,8 @@ from nsyspipe.reader.facts import (
     PYTHON_BACKTRACES,
     RANK_VARIABLES,
     host_of,
+    names_table,
+    read_capture_rows,
     records_python_backtraces,
     samples_cpu,
     traces_nvtx,
@@ -174,8 +176,7 @@ def _table_list(value: str) -> str:
 
     The result is empty only if the list was empty, because an empty list stands for all tables.
     """
-    # A name is looked for anywhere in the text, whatever separates names.
-    copied_tables = [table for table in {**NUMBERS, **CHECKED} if table in value]
+    copied_tables = [table for table in {**NUMBERS, **CHECKED} if names_table(value, table)]
     if value and not copied_tables:
         # No table has this name.
         return "-"
@@ -189,11 +190,12 @@ def _variable_rows(report: Report, table: str) -> Iterator[tuple[str, str]]:
     rank. A value of an unexpected form is replaced by a mark. Different values of a variable get
     different marks.
     """
-    if traces_nvtx(report):
+    capture = read_capture_rows(report)
+    if traces_nvtx(capture):
         yield NVTX_TRACED
-    if records_python_backtraces(report):
+    if records_python_backtraces(capture):
         yield PYTHON_BACKTRACES
-    is_sampled = samples_cpu(report)
+    is_sampled = samples_cpu(capture)
     if is_sampled is not None:
         yield CPU_TRACE, str(is_sampled).lower()
     mark_of_value: dict[tuple[str, str], str] = {}

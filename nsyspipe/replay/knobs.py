@@ -73,6 +73,7 @@ class Knobs(Struct, frozen=True):
             name = str(self.gradient_dtype)
             raise OptionError.no_such_name(option, "is not supported", name, DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
+        _check_positive("--bandwidth", self.bandwidth_factor)
         _check_positive("--bucket-mb", self.bucket_mb)
         defaults = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
         names_of_flags = [name for name, default in defaults if default is False]
@@ -87,8 +88,9 @@ class Knobs(Struct, frozen=True):
         """Raise an `OptionError` if the link is not known, or a bandwidth is given besides it."""
         if self.link is None:
             return
-        bandwidth = self.bandwidth_bytes_per_s or self.bandwidth_factor
-        if bandwidth is not None:
+        bandwidths = (self.bandwidth_bytes_per_s, self.bandwidth_factor)
+        # 0 is a bandwidth too, although none that can be used.
+        if bandwidths != (None, None):
             what = "both set the bandwidth"
             raise OptionError("--link and --bandwidth", what, fix="leave out one of them")
         if self.link not in LINKS:
@@ -195,12 +197,13 @@ def parse_bandwidth(text: str) -> float:
 
 
 def _fix_of_bandwidth(text: str) -> str:
-    """Return how to write a bandwidth without a unit. If the text has no number, it is an example.
+    """Return how to write a bandwidth without a unit.
 
-    A number alone may also be meant as a multiple of the captured bandwidth.
+    If the text has no number, or 0, the result is an example. A number alone may also be meant as
+    a multiple of the captured bandwidth.
     """
     number = re.match(_NUMBER, text)
-    if number is None:
+    if number is None or float(number[1]) == 0:
         return _EXAMPLE_OF_BANDWIDTH
     prefix = number[2] or "G"
     fix = f"--bandwidth {number[1]}{prefix}B/s"
@@ -265,7 +268,6 @@ def _parse_bandwidth_change(text: str) -> dict[str, Any]:
     factor = _FACTOR.fullmatch(rate)
     if factor:
         changes["bandwidth_factor"] = float(factor[1])
-        _check_positive("--bandwidth", changes["bandwidth_factor"])
     else:
         changes["bandwidth_bytes_per_s"] = parse_bandwidth(rate)
     return changes

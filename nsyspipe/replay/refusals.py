@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import GB, NAMED_LINKS
 from nsyspipe.analysis.traffic import OTHER, PIPELINE
-from nsyspipe.model.names import few, is_nccl_communicator
+from nsyspipe.model.names import few, is_nccl_communicator, noun_for
 from nsyspipe.model.problems import MORE_STEPS, WITH_BLOBS
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import Gradients, bucket_ends
@@ -290,7 +290,8 @@ def _why_kernels_on_comm_stream(
     share = most.comm_stream_kernels_ns / mean_ns_of_ranks
     if share > MAX_IDENTITY_ERROR:
         n_kernels = most.n_comm_stream_kernels / n_steps
-        amount = f"up to {n_kernels:,.3g} kernels per step, {100 * share:.1f}% of the step"
+        kernels = noun_for(n_kernels, "kernel")
+        amount = f"up to {n_kernels:,.3g} {kernels} per step, {100 * share:.1f}% of the step"
         yield (
             f"compute kernels run on the communication stream ({amount}), as with PowerSGD, "
             "and the simulation does not cover such kernels"

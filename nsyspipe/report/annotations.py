@@ -6,7 +6,7 @@ Each rank has lanes with its steps, exposed communication, wait time and the fin
 import contextlib
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,12 +165,17 @@ def _writable(target: Path) -> Iterator[None]:
         raise not_writable(target, error) from error
 
 
+def remove_unfinished_copies(copies: Iterable[Copy]) -> None:
+    """Remove what killed commands left in the directories of some copies, once per directory."""
+    for directory in {copy.target.parent for copy in copies}:
+        remove_abandoned(directory)
+
+
 def write_copy(importer: Path, copy: Copy, lanes: list[Lane]) -> Added:
     """Write the copy of a report with the mode of the report, complete or not at all."""
     with _writable(copy.target):
         directory = copy.target.parent
         directory.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(directory)
         with scratch_directory(directory) as scratch:
             file = scratch / f"{NAME_OF_COPY}{copy.target.suffix}"
             nvtxt = nvtxt_of(lanes)

@@ -61,6 +61,7 @@ _MIN_CELL_WIDTH = 12
 _GAP = 2
 # Stands for the middle of a name that is cut.
 _DOTS = ".."
+_NAMES_NOTE = f"Long names are shortened: letters are left out at {_DOTS} and sometimes at the end."
 # Stands for the space between a number and its unit until lines are broken, so that none breaks
 # there.
 _NO_BREAK = "\ue000"
@@ -329,7 +330,8 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     layout = _column_layout(block.columns, widths, width)
     rows_note = blocks.left_out(block.rows, block.n_shown)
     columns_note = _hidden_columns_note(block, widths, layout)
-    notes = [note for note in (rows_note, block.note, columns_note) if note]
+    names_note = _cut_names_note(widths, layout)
+    notes = [note for note in (rows_note, block.note, names_note, columns_note) if note]
     grid = _table_grid(block, rows, layout)
     return Group(grid, _dim(notes)) if notes else grid
 
@@ -396,6 +398,12 @@ def _hidden_columns_note(
     distinct_names = dict.fromkeys(heading for heading in headings if heading)
     names = ", ".join(distinct_names)
     return f"{how} more columns: {names}."
+
+
+def _cut_names_note(widths: Sequence[int], layout: ColumnLayout) -> str | None:
+    """Return how names are cut, and what shows them. None if all names are shown in full."""
+    are_cut = any(name_width < widths[number] for number, name_width in layout.name_widths.items())
+    return _NAMES_NOTE if are_cut else None
 
 
 def _column_layout(

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -55,6 +55,10 @@ _CAPTIONS = {
 # Where, or for what, stages of a pipeline wait.
 _WHERE_STAGES_WAIT = "in the pipeline bubble, or for a stage that launches late"
 _TRAFFIC_NOTE = "Means per step over the ranks of a communicator. Rows may overlap in time."
+_SLOWDOWN_NOTE = (
+    "Slowdown under communication: how much longer a kernel takes than equal kernels that run "
+    "without communication. In brackets: how many were compared."
+)
 _MESSAGE_HINT = "the whole array, as nccl-tests counts"
 SLOWER = (
     "over the whole capture, compared with equal kernels that ran without communication. In "
@@ -99,17 +103,24 @@ def _cost_table(name: str, rows: Sequence[Row], n_shown: int, *, is_capture: boo
         # A capture without steps has no times per step. Columns of dashes would look as if these
         # times had not been recorded.
         fields = [field for field in fields if _has_values(field, shown)]
-    notes = []
-    if name == TRAFFIC and not is_capture:
-        notes.append(_TRAFFIC_NOTE)
-    bubbles_ns = [row["bubble_ns_per_step"] for row in shown]
-    if any(bubble_ns is not None for bubble_ns in bubbles_ns):
-        notes.append(f"Wait time of a pipeline is for other stages, {_WHERE_STAGES_WAIT}.")
+    notes = [*_notes_about_rows(name, shown, is_capture=is_capture)]
     if len(rows) > n_shown:
         left_out = rows[n_shown:]
         notes.append(_left_out_note(left_out, is_capture=is_capture))
     note = " ".join(notes)
     return table_of(_CAPTIONS[name], shown, fields, note or None)
+
+
+def _notes_about_rows(name: str, shown: Sequence[Row], *, is_capture: bool) -> Iterator[str]:
+    """Yield what the columns of one table of costs mean, as far as its shown rows need it."""
+    has_slowdown = any(row["slowdown_ratio"] is not None for row in shown)
+    if name == KERNELS and has_slowdown:
+        yield _SLOWDOWN_NOTE
+    if name == TRAFFIC and not is_capture:
+        yield _TRAFFIC_NOTE
+    has_bubble = any(row["bubble_ns_per_step"] is not None for row in shown)
+    if has_bubble:
+        yield f"Wait time of a pipeline is for other stages, {_WHERE_STAGES_WAIT}."
 
 
 def _has_values(field: Field, rows: Sequence[Row]) -> bool:
@@ -126,7 +137,7 @@ def _left_out_note(rows: Sequence[Row], *, is_capture: bool) -> str:
         percent = percent_text(sum(shares))
         share = f", {percent} of {whole}"
     n_rows = len(rows)
-    return f"{n_rows} more{share}. --csv has all rows."
+    return f"{n_rows} more{share}. --csv has all rows and full names."
 
 
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
@@ -193,10 +204,14 @@ def _kernel_fields(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
         hint="share of the kernel's time during which communication runs",
         write=percent_text,
     )
-    slowdown = Field(
-        "slowdown under\ncomm (all steps)", _slowdown_cell, hint=SLOWER, from_width=_WIDE_WIDTH
-    )
-    return [*fields, calls, concurrent, slowdown]
+    fields += [calls, concurrent]
+    # Without concurrent communication, no kernel can be slower because of it.
+    if any(row["beside_comm_ratio"] for row in rows):
+        slowdown = Field(
+            "slowdown under\ncomm (all steps)", _slowdown_cell, hint=SLOWER, from_width=_WIDE_WIDTH
+        )
+        fields.append(slowdown)
+    return fields
 
 
 def _kernel_name_cell(row: Row) -> str:

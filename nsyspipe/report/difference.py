@@ -16,6 +16,7 @@ from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.comparability import DEFINITIONS, OTHER_WORK
 from nsyspipe.comparison.difference import Gate, RunDifference
 from nsyspipe.comparison.facts import (
+    BANDWIDTH,
     COMMANDS,
     DELAYS,
     EXPORTER,
@@ -31,7 +32,7 @@ from nsyspipe.comparison.gate import ANY_CHANGE, REGRESSION, GateSettings
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, LEFT_OUT, NO_CHANGE
 from nsyspipe.comparison.side import Side, run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE
+from nsyspipe.comparison.surroundings import HIDDEN, MAY_HAVE, MESSAGE_BYTES
 from nsyspipe.errors import shortened
 from nsyspipe.model.definitions import ANALYZE_AGAIN
 from nsyspipe.model.figures import METRICS as METRIC_FIGURES, NEITHER
@@ -67,6 +68,7 @@ from nsyspipe.report.units import (
     value_text,
 )
 from nsyspipe.report.words import (
+    IDLE_PHRASES,
     Trouble,
     backward_source,
     opposed_text,
@@ -106,9 +108,20 @@ _MAX_VALUE_CHARS = 20
 _MAX_ONE_SIDED_FACT_CHARS = 60
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = (
-    "Each row uses, in every step, the rank with the largest value. analyze uses the slowest rank, "
-    "so its values differ."
+    "Each row uses, in every step, the rank with the largest value. Other outputs differ: the "
+    "first lines of analyze use the slowest rank, and analyze -v also shows means over ranks."
 )
+# Facts that runs of one rank cannot have.
+_BETWEEN_RANKS = {
+    "parallelism",
+    BANDWIDTH,
+    DELAYS,
+    LINK,
+    NCCL_SETTINGS,
+    NCCL_VERSION,
+    STRAGGLER,
+    MESSAGE_BYTES,
+}
 # Names on the screen of facts that have other names in tables and documents.
 _SHOWN_AS = {
     LINK: "interconnect",
@@ -120,6 +133,7 @@ _SHOWN_AS = {
     EXPORTER: "nsys version of the export",
     "longest delay of a step by a rank": "straggler delay",
     "steps in the figures": "steps used",
+    "trace options": "kinds of traced events",
     "copies on the device": "D2D copies",
     "number and bytes of copies on the device": "number and size of D2D copies",
 }
@@ -269,7 +283,8 @@ def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
 
 def parts_table(difference: RunDifference) -> Table:
     """Return the parts of the mean step time on both sides."""
-    name_field = Field("slowest rank\nof each step", of("name"), "word")
+    whose = "part" if has_one_rank(difference) else "slowest rank\nof each step"
+    name_field = Field(whose, of("name"), "word")
     fields = [name_field, *_times("_ns")]
     _before_ns, _after_ns, delta_ns = difference.mean_step_time
     if delta_ns is None:
@@ -360,11 +375,18 @@ def metrics_table(difference: RunDifference) -> Table:
     verdict_cell = partial(_verdict_cell, difference)
     verdict = Field("verdict", verdict_cell, "word", from_width=_MIN_WIDTH_FOR_VERDICT)
     fields += [percent, verdict]
-    note = None if difference.has_capture_without_steps else OF_RANKS
+    note = _note_about_ranks(difference)
     # Judged metrics are the first rows.
     n_judged = len(difference.judged)
     judged_rows = frozenset(range(n_judged))
     return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=judged_rows)
+
+
+def _note_about_ranks(difference: RunDifference) -> str | None:
+    """Return which rank a metric is of. None for runs of one rank, and for captures as a whole."""
+    if has_one_rank(difference) or difference.has_capture_without_steps:
+        return None
+    return OF_RANKS
 
 
 def _verdict_cell(difference: RunDifference, row: Mapping[str, Any]) -> Word:
@@ -401,11 +423,12 @@ def _metric_side_fields(statistics: set[str | None]) -> list[Field]:
     `statistics` are the statistics of the metrics in the table. A metric without values has None,
     and all metrics of a capture without steps have None.
     """
-    if statistics == {None}:
+    statistics_of_values = statistics - {None}
+    if not statistics_of_values:
         second_line = ""
-    elif statistics == {MEAN}:
+    elif statistics_of_values == {MEAN}:
         second_line = "\nmean"
-    elif MEAN in statistics:
+    elif MEAN in statistics_of_values:
         second_line = "\nmean or median"
     else:
         second_line = "\nmedian"
@@ -485,7 +508,9 @@ def _kernels_note(n_kernels: int, n_shown: int) -> str:
 def _side_text(unit: str | None, value: float | str | None) -> str:
     if isinstance(value, float):
         return value_text(unit, value)
-    return value or "not set"
+    if not value:
+        return "not set"
+    return value.replace(HIDDEN, _HIDDEN_WORD)
 
 
 def _fact_text(row: Mapping[str, Any], side: str) -> str:
@@ -604,13 +629,32 @@ def facts_text(difference: RunDifference) -> str:
     if not shown_changes(difference):
         # A sidecar may hold only the hash of an argument, to protect secrets.
         has_hashes = bool(hidden_facts(difference))
-        verbs = "recorded and do not hide" if has_hashes else "recorded"
+        verbs = "recorded and do not mask" if has_hashes else "recorded"
         sentences.append(f"No difference was found in the facts that both sides {verbs}.")
+    sentences += masked_notes(difference)
     same = same_facts(difference)
     if same:
         sentences.append(f"Same on both sides: {listed(same)}.")
     sentences += not_compared_texts(difference)
     return " ".join(sentences)
+
+
+def masked_notes(difference: RunDifference) -> list[str]:
+    """Return why a value of a shown change is masked; nothing if none is."""
+    for row in shown_changes(difference):
+        if any(_is_masked(row[side]) for side in SIDES):
+            return [_WHY_MASKED]
+    return []
+
+
+def _is_masked(value: float | str | None) -> bool:
+    return isinstance(value, str) and HIDDEN in value
+
+
+def has_one_rank(difference: RunDifference) -> bool:
+    """Tell whether every run of both sides is of a job with one rank."""
+    runs = (*difference.baseline.runs, *difference.candidate.runs)
+    return all(run.header.n_job_ranks == 1 for run in runs)
 
 
 def same_facts(difference: RunDifference) -> list[str]:
@@ -622,12 +666,12 @@ def same_facts(difference: RunDifference) -> list[str]:
 class NotCompared(Struct, frozen=True):
     """Facts that are not compared for one reason."""
 
-    facts: str
+    facts: tuple[str, ...]
     reason: str
 
 
 _OTHER_DEFINITIONS = NotCompared(
-    "collectives, copies and delays",
+    ("collectives", "copies", "delays"),
     f"the sides were analyzed with different definitions, {ANALYZE_AGAIN}",
 )
 
@@ -635,14 +679,15 @@ _OTHER_DEFINITIONS = NotCompared(
 def not_compared_texts(difference: RunDifference) -> list[str]:
     """Return a sentence for each reason why facts are not compared, with what records them."""
     missing = not_compared(difference)
-    return [f"Not compared: {row.facts} ({row.reason})." for row in missing]
+    return [f"Not compared: {listed(row.facts)} ({row.reason})." for row in missing]
 
 
 def not_compared_block(difference: RunDifference) -> Iterator[Lines]:
-    """Yield a line for each reason why facts are not compared; nothing if there is none."""
-    missing = not_compared(difference)
-    if missing:
-        lines = [Line(f"{row.facts}: {row.reason}") for row in missing]
+    """Yield a line for each fact that is not compared, with the reason; nothing if all are."""
+    lines = []
+    for row in not_compared(difference):
+        lines += [Line(f"{fact}: {row.reason}") for fact in row.facts]
+    if lines:
         yield Lines("Not compared", lines)
 
 
@@ -650,9 +695,12 @@ def not_compared(difference: RunDifference) -> list[NotCompared]:
     """Return which facts are not compared, and why.
 
     The order is: facts that a side did not record, facts that both sides hide, facts that a side
-    lacks for another known reason, and times of communication that only one side has.
+    lacks for another known reason, and times of communication that only one side has. If both
+    sides have one rank, facts that one rank cannot have are left out.
     """
     rows = difference.facts.to_pylist()
+    if has_one_rank(difference):
+        rows = [row for row in rows if row["what"] not in _BETWEEN_RANKS]
     facts_with_known_reason = [_fact_with_reasons(row) for row in rows if _has_reason(row)]
     rows_without_known_reason = [row for row in rows if not _has_reason(row)]
     return [
@@ -674,7 +722,7 @@ def _not_recorded(rows: Sequence[Mapping[str, Any]]) -> Iterator[NotCompared]:
         rows_of_reason = [row for row in rows if row["recorded_on"] == recorded_on]
         rows_by_fix = grouped((row["recorded_by"], row) for row in rows_of_reason)
         for fix, rows_of_fix in rows_by_fix.items():
-            facts = listed(_facts_of_one_fix(rows_of_fix))
+            facts = tuple(map(_fact_without_value, rows_of_fix))
             yield NotCompared(facts, f"{reason}, needs {fix}")
 
 
@@ -682,7 +730,7 @@ def _hidden(difference: RunDifference) -> Iterator[NotCompared]:
     """Yield the facts that both sides hide, if there are any."""
     facts = hidden_facts(difference)
     if facts:
-        yield NotCompared(", ".join(facts), "hidden on both sides, so they may have changed")
+        yield NotCompared(tuple(facts), "masked on both sides, so they may have changed")
 
 
 def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
@@ -691,13 +739,19 @@ def _one_sided_figures(difference: RunDifference) -> Iterator[NotCompared]:
         yield _OTHER_DEFINITIONS
         return
     for figures in figures_of_one_side(difference):
-        names = listed(_PARTS_OF_COMM[metric] for metric in figures.metrics)
+        names = tuple(_PARTS_OF_COMM[metric] for metric in figures.metrics)
         reason = f"only the {figures.side} has data: {figures.why}"
         yield NotCompared(names, reason)
 
 
 def shown_name(what: str) -> str:
-    """Return what a fact is called on the screen."""
+    """Return what a fact is called on the screen.
+
+    A cause of idle time (``idle, launch``) is called as in sentences.
+    """
+    part, _, idle_cause = what.partition(", ")
+    if part == "idle" and idle_cause in IDLE_PHRASES:
+        return IDLE_PHRASES[idle_cause]
     return _SHOWN_AS.get(what, what)
 
 
@@ -740,6 +794,9 @@ def _only_side_with_data(row: Mapping[str, Any]) -> str | None:
     return sides_with_data[0] if len(sides_with_data) == 1 else None
 
 
+# Stands for a value that a sidecar or a redacted report hides.
+_HIDDEN_WORD = "(masked)"
+_WHY_MASKED = f"{_HIDDEN_WORD}: nsyspipe does not show this value, because it may be secret."
 # What the straggler is called if it is not known, next to its delay.
 _WHICH_STRAGGLER = "which rank is the straggler"
 _INTERVALS = (
@@ -749,25 +806,19 @@ _INTERVALS = (
 # The command that compares several captures of each side.
 SEVERAL_CAPTURES = "nsyspipe diff old=OLD1 old=OLD2 new=NEW1 new=NEW2"
 # What only the log of NCCL records. NCCL settings can be known from the environment too.
-_OF_LOG = {LINK: "interconnect", NCCL_SETTINGS: "NCCL settings", NCCL_VERSION: "NCCL version"}
+_OF_LOG = {
+    LINK: "interconnect",
+    NCCL_SETTINGS: "NCCL settings in the NCCL log",
+    NCCL_VERSION: "NCCL version",
+}
 
 
-def _facts_of_one_fix(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the facts of rows that the same fix would record, one text per fact.
-
-    The facts that only the log of NCCL has come last. They share a text.
-    """
-    facts = []
-    facts_of_log = []
-    for row in rows:
-        what = row["what"]
-        if row["recorded_on"] == NEITHER_SIDE and what in _OF_LOG:
-            facts_of_log.append(_OF_LOG[what])
-        else:
-            facts.append(_fact_of_one_side(row))
-    if facts_of_log:
-        facts.append(f"{listed(facts_of_log)} from the NCCL log")
-    return facts
+def _fact_without_value(row: Mapping[str, Any]) -> str:
+    """Return a fact that a side did not record, with the value of the side that has it."""
+    if row["recorded_on"] != NEITHER_SIDE:
+        return _fact_of_one_side(row)
+    name = _OF_LOG.get(row["what"]) or _fact_of_one_side(row)
+    return name.removesuffix(" per step")
 
 
 def _has_reason(row: Mapping[str, Any]) -> bool:
@@ -791,10 +842,10 @@ def _fact_with_reasons(row: Mapping[str, Any]) -> NotCompared:
         explanation = f"only known for the {recorded_on}. Not known for the {sides_and_reasons}"
     elif len(distinct_reasons) == 1:
         (common_reason,) = distinct_reasons
-        explanation = f"both sides: {common_reason}"
+        explanation = f"{common_reason} (both sides)"
     else:
         explanation = sides_and_reasons
-    return NotCompared(_fact_of_one_side(row), explanation)
+    return NotCompared((_fact_of_one_side(row),), explanation)
 
 
 def _is_no_straggler(row: Mapping[str, Any]) -> bool:
@@ -1165,21 +1216,21 @@ def _notes_about_steps(difference: RunDifference) -> list[str]:
 
 
 def is_of_one_capture_each(difference: RunDifference) -> bool:
-    """Tell whether the intervals leave out the spread between captures."""
+    """Tell whether the intervals leave out the variation between captures."""
     rows = difference.metrics.to_pylist()
     has_intervals = any(row["ci_low"] is not None for row in rows)
     return has_intervals and not difference.has_spread_between_captures
 
 
 def spread_text(difference: RunDifference, *, several: str) -> list[str]:
-    """Return how to include the spread between captures, if each side is one capture.
+    """Return how to include the variation between captures, if each side is one capture.
 
     `several` is how the reader names several captures.
     """
     if not is_of_one_capture_each(difference):
         return []
     return [
-        f"To include the spread between captures, pass several captures of each side: {several}"
+        f"To include the variation between captures, pass several captures of each side: {several}"
     ]
 
 

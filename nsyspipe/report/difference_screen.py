@@ -117,7 +117,8 @@ def parts_or_metrics(difference: RunDifference) -> Block:
         limit = percent_text(LITTLE_SHARE)
         return Sentence(f"No part of the step changed by more than {limit}.", is_close=False)
     width = _MIN_WIDTH_FOR_VALUES
-    fields = [Field("slowest rank, mean of steps", attrgetter("name"), "word")]
+    whose = "" if full.has_one_rank(difference) else "slowest rank, "
+    fields = [Field(f"{whose}mean of steps", attrgetter("name"), "word")]
     fields += [Field(side, attrgetter(side), from_width=width) for side in SIDES]
     fields.append(Field("change", attrgetter("change")))
     bar = Field("", attrgetter("bar"), "word", from_width=_MIN_WIDTH_FOR_BARS)
@@ -237,6 +238,7 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     n_more = len(remaining_changes) - len(shown)
     if n_more:
         lines.append(Line(f"and {n_more} more (-v)"))
+    lines += [*map(Line, full.masked_notes(difference))]
     yield Lines("Also changed", lines)
 
 
@@ -247,7 +249,7 @@ def _names_of_facts(cause: Cause) -> set[str]:
 
 
 def _notes(difference: RunDifference) -> list[str]:
-    """Return how to include the spread between captures, and what `-v` adds."""
+    """Return how to include the variation between captures, and what `-v` adds."""
     same = full.same_facts(difference)
     changes = full.shown_changes(difference)
     texts = []
@@ -258,5 +260,7 @@ def _notes(difference: RunDifference) -> list[str]:
     if file:
         texts.append(f"Thresholds from {file}.")
     n_metrics = len(FIGURES)
-    texts.append(f"-v shows all {n_metrics} metrics, kernels, facts and methods.")
+    texts.append(
+        f"-v shows kernels, versions and settings, statistical methods and more metrics. --json has all {n_metrics} metrics."
+    )
     return texts

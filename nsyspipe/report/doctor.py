@@ -3,6 +3,7 @@
 They are about what a machine has, what reports can answer, or which runs a run store has.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from nsyspipe.model.figures import METRICS
-from nsyspipe.model.names import few, grouped, listed
+from nsyspipe.model.names import counted, few, grouped, listed
 from nsyspipe.model.typed_tables import RunsColumn
 from nsyspipe.nsys.machine import Check
 from nsyspipe.report.blocks import (
@@ -31,7 +32,7 @@ from nsyspipe.report.blocks import (
 from nsyspipe.report.formats import Format, dumps
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, counted, ms_text
+from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import Trouble, troubles
 from nsyspipe.run.doctor import Capability, Examination
 from nsyspipe.run.questions import NO, PARTLY, YES
@@ -60,10 +61,14 @@ _MAX_WIDTH_OF_MISSING_NAMES = 28
 # More names are counted, unless the output is verbose.
 _MAX_NAMED_RUNS = 4
 _MAX_NAMED_REPORTS = 3
+# The values of the option in a fix.
+_TRACE_VALUES = re.compile(r"(?<=--trace=)[a-z][a-z,-]*[a-z]")
+
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
     "one_clock": "clock alignment of ranks",
+    "device_clock": "clocks of CPU and GPU",
     "link": "interconnect",
     "message_bytes": "message sizes",
     "trace_values": "--trace values",
@@ -175,15 +180,33 @@ def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple
 
     If only some reports lack it, these reports are named, at most `max_names` of them.
     """
-    for capability in capabilities:
-        if capability.fix:
-            name = _display_name(capability.name)
-            do_some_have_it = capability.n_with > 0
-            reports = ""
-            if do_some_have_it:
-                report_names = few(capability.lacking, max_names)
-                reports = f" (for {report_names})"
-            yield name, f"{capability.fix}{reports}"
+    lacking = [capability for capability in capabilities if capability.fix]
+    for capability in lacking:
+        name = _display_name(capability.name)
+        remarks = []
+        if not capability.is_used:
+            remarks.append("only for Nsight Systems")
+        do_some_have_it = capability.n_with > 0
+        if do_some_have_it:
+            remarks.append(f"for {few(capability.lacking, max_names)}")
+        remark = f" ({', '.join(remarks)})" if remarks else ""
+        yield name, f"{_fix_with_joint_trace(capability, lacking)}{remark}"
+
+
+def _fix_with_joint_trace(capability: Capability, others: Iterable[Capability]) -> str:
+    """Return the fix of a capability, with one ``--trace`` value for all fixes of its reports.
+
+    Otherwise a user who follows two fixes would undo one with the other. What nsyspipe does not use
+    adds no values to the other fixes.
+    """
+    fix = capability.fix or ""
+    events: dict[str, None] = {}
+    for other in (capability, *others):
+        is_wanted = other.is_used or not capability.is_used
+        if is_wanted and not set(other.lacking).isdisjoint(capability.lacking):
+            for values in _TRACE_VALUES.findall(other.fix or ""):
+                events |= dict.fromkeys(values.split(","))
+    return _TRACE_VALUES.sub(",".join(events), fix)
 
 
 def _problem_rows(examination: Examination) -> Iterator[dict[str, Any]]:
@@ -357,23 +380,23 @@ def _ability(statuses: Collection[str]) -> _Ability:
 
 
 def _reports_verdict(examination: Examination) -> str:
-    """Return how many questions reports answer, and which ones they do not answer in full."""
+    """Return how many kinds of data the reports have in full, and which ones they lack."""
     used = [capability for capability in examination.capabilities if capability.is_used]
     statuses_and_names = [
         (capability.status, _display_name(capability.name)) for capability in used
     ]
     names_of_status = grouped(statuses_and_names)
     n_reports = len(examination.reports)
-    subject = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
-    n_answered = len(names_of_status.get(YES, []))
-    n_questions = len(used)
-    sentences = [f"{subject} {n_answered} of {n_questions} questions."]
+    subject = "This report has" if n_reports == 1 else f"These {n_reports} reports have"
+    n_complete = len(names_of_status.get(YES, []))
+    n_kinds = len(used)
+    sentences = [f"{subject} {n_complete} of the {n_kinds} kinds of data that nsyspipe can use."]
     if PARTLY in names_of_status:
         partly = ", ".join(names_of_status[PARTLY])
-        sentences.append(f"Partly answered: {partly}.")
+        sentences.append(f"Incomplete: {partly}.")
     if NO in names_of_status:
-        unanswered = ", ".join(names_of_status[NO])
-        sentences.append(f"Not answered: {unanswered}.")
+        missing = ", ".join(names_of_status[NO])
+        sentences.append(f"Missing: {missing}.")
     return " ".join(sentences)
 
 

@@ -189,6 +189,4 @@ def run_id_of_document(path: Path) -> str | None:
 
 def not_writable(path: Path, error: OSError) -> OutputError:
     """Return the error for a place at which the file system lets nothing be written."""
-    return OutputError(
-        str(path), f"cannot be written ({error.strerror})", fix="another name or directory"
-    )
+    return OutputError.not_writable(str(path), error, fix="another name or directory")

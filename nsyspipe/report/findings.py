@@ -17,9 +17,9 @@ from nsyspipe.findings.host_lines import (
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
-    LET_GO_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
     MIN_SHARE_OF_LOCK,
@@ -71,7 +71,7 @@ _LABELS = {
     "idle_for_launches": "idle for late launches",
     "idle_at_late_start": "idle from late launches to the start of their kernels",
     "idle_for_input_and_calls": (
-        "idle for data loading or blocking calls, which a faster CPU would reach earlier"
+        "idle for data loading or blocking calls (a CPU that launches faster starts these earlier)"
     ),
     "left_for_launching": "less, because the fastest CPU takes time to launch a step",
     "fastest_launch": "time of the fastest CPU to launch a step",
@@ -143,12 +143,16 @@ _PARTS_OF_WHOLE_STEP = {"exposed_wait", "longer_window"}
 _MAX_LISTED_VALUES = 12
 # Figures that `line_text` has in words.
 _PLACE_KEYS = {HOST_LINE, HOST_FUNCTION, HOST_CALL}
+# Saved runs of earlier versions have these: lines at which a thread released Python's lock, which
+# say little about what held the lock.
+_EARLIER_KEYS = {"let_go_line", "lock_holder_line"}
 _LINE_KEYS = {
     *_PLACE_KEYS,
-    LET_GO_LINE,
+    *_EARLIER_KEYS,
     INNERMOST_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
 }
@@ -156,18 +160,20 @@ _RECORD_LINES = (
     "not recorded. To name it, capture with nsys profile --python-sampling=true, and export with "
     "--include-blobs=true."
 )
-_RAN_BEFORE = "Look for the code that held the lock at this line or just before it."
+_LOOK_AT_LINE = "Look at this line, at what it calls, and at the loop around it."
+_LOOK_AT_CODE = "Look at these lines, and at what they call."
 _RECORD_LOCK = (
-    "waits were not recorded. To see them, capture with nsys profile "
-    "--trace=cuda,nvtx,osrt,python-gil."
+    "waits were not recorded. To see them, capture with nsys profile --trace=cuda,nvtx,python-gil."
 )
 _MODULE = "<module>"
 # Smaller parts of a bound change none of its four digits.
 _MIN_SHOWN_SHARE_OF_BOUND = 0.00005
 # Smaller parts of a bound are shown as one number.
 _MIN_NAMED_SHARE_OF_BOUND = 0.01
+# A part of the bound of `launch-bound`.
+_OTHER_CAUSES_PART = "idle_for_input_and_calls"
 # The part "idle" of the bound of `ddp-single-gpu`.
-_IDLE_BESIDES_PAUSES = "idle outside data loading and CPU pauses of 2 ms or more"
+_IDLE_BESIDES_PAUSES = "idle (without data loading and without CPU pauses of 2 ms or more)"
 # Parts of a bound that a limit subtracts.
 _LIMIT_PARTS = {"left_for_launching", "left_for_compute"}
 # An estimate below this share of the step time is shown as zero, without a sign.
@@ -187,6 +193,8 @@ class Bound(Struct, frozen=True):
     parts: str
     # What it assumes, see `words.assumed_text`.
     assumed: str
+    # The share of the bound that is idle time for other causes than the finding is about.
+    other_causes_share: float = 0.0
 
 
 class EstimatedSaving(NamedTuple):
@@ -340,7 +348,14 @@ def _bound(
         share_text=percent_text(share),
         parts=parts_text(evidence, names),
         assumed=words.assumed_text(evidence),
+        other_causes_share=_other_causes_share(saving_ns, evidence),
     )
+
+
+def _other_causes_share(saving_ns: float | None, evidence: Mapping[str, Any]) -> float:
+    """Return which share of a bound on late launches is idle time for input and blocking calls."""
+    parts_ns = evidence.get("saving_ns_per_step_by_part", {})
+    return divided(parts_ns.get(_OTHER_CAUSES_PART, 0.0), saving_ns) or 0.0
 
 
 def _estimate(
@@ -455,20 +470,41 @@ def line_text(finding_id: str, evidence: Mapping[str, Any]) -> str:
 
 
 def _unknown_line_text(evidence: Mapping[str, Any]) -> str:
-    """Return why the line is not known, and where the thread released Python's lock.
+    """Return why the line is not known, and between which lines the thread held Python's lock.
 
     Without a reason, lines were not recorded. Then return how to record them.
     """
     reason = evidence.get(LINE_UNKNOWN)
     if not reason:
         return _RECORD_LINES
-    text = f"not known, because {reason}."
-    line_of_release = evidence.get(LET_GO_LINE)
-    if line_of_release is not None:
-        place = _place_text(line_of_release)
-        text += f" nsyspipe knows only where the main thread released the lock: {place}."
-        text += f" {_RAN_BEFORE}"
-    return text
+    held = evidence.get(LOCK_HELD)
+    if held is None:
+        return f"not known, because {reason}."
+    code = _held_text(held)
+    return (
+        f"not known exactly, because {reason}. While it held the lock, the main thread ran {code}"
+    )
+
+
+def _held_text(held: Mapping[str, Any]) -> str:
+    """Return which code ran while a thread held Python's lock, and where to look for the reason."""
+    first = f"{held['after_file']}:{held['after_line']}"
+    last = f"{held['file']}:{held['line']}"
+    counts = f"in {_part_text(held)} samples that this lock delayed"
+    if first == last:
+        return f"the code at {first} {counts}. {_LOOK_AT_LINE}"
+    if _is_in_next_pass(held):
+        code = f"the code from {first} to the end of the loop, and from the start of the loop to {last}"
+    else:
+        code = f"the code from {first} to {last}"
+    return f"{code}, {counts}. {_LOOK_AT_CODE}"
+
+
+def _is_in_next_pass(held: Mapping[str, Any]) -> bool:
+    """Tell whether a thread released the lock at an earlier line of the function it was in."""
+    is_in_one_file = held["file"] == held["after_file"]
+    is_in_one_function = is_in_one_file and held["function"] == held["after_function"]
+    return bool(is_in_one_function and held["line"] < held["after_line"])
 
 
 def _place_sentences(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -509,7 +545,7 @@ def _function_text(function: Mapping[str, Any]) -> str:
 
 
 def lock_text(evidence: Mapping[str, Any]) -> str:
-    """Return how long the launching thread waited for Python's lock, and where it was released.
+    """Return how long the launching thread waited for Python's lock, and who held it meanwhile.
 
     If waits were not recorded, return how to record them. Empty for a finding that is not about
     the lock.
@@ -524,11 +560,12 @@ def lock_text(evidence: Mapping[str, Any]) -> str:
     share = percent_text(evidence.get(LOCK_WAIT_SHARE))
     text = f"the launching thread waited {ms_text(wait_ns)} per step for this lock"
     text += f", {share} of the idle time of this finding."
-    holder = evidence.get(LOCK_HOLDER_LINE)
-    if holder is not None:
-        place = _place_text(holder)
-        text += " Meanwhile, another thread held the lock, and released it at"
-        text += f" {place}, {_steps_text(holder)}. {_RAN_BEFORE}"
+    held = evidence.get(LOCK_HELD_BY_OTHER)
+    if held is not None:
+        text += " Meanwhile, another thread held the lock."
+        text += f" That thread ran {_held_text(held)}"
+    elif evidence[LOCK_WAIT_SHARE] < MIN_SHARE_OF_LOCK:
+        text += " So other threads that hold the lock are not the main cause."
     return text
 
 
@@ -538,9 +575,13 @@ def _place_text(line: Mapping[str, Any]) -> str:
 
 
 def _samples_text(place: Mapping[str, Any]) -> str:
+    return f"in {_part_text(place)} samples"
+
+
+def _part_text(place: Mapping[str, Any]) -> str:
     n_samples = count_text(place["n_samples"])
     n_of_samples = count_text(place["n_of_samples"])
-    return f"in {n_samples} of {n_of_samples} samples"
+    return f"{n_samples} of {n_of_samples}"
 
 
 def _steps_text(line: Mapping[str, Any]) -> str:
@@ -737,7 +778,7 @@ def _delays_text(
     text = "the sum of all delays of a step"
     if limits:
         bound_ns = sum(parts_ns.values())
-        cut = f"is {ms_text(delays_ns)}, cut to {ms_text(bound_ns)}"
+        cut = f"is {ms_text(delays_ns)}, limited to {ms_text(bound_ns)}"
         text += f" {cut}, because {', and '.join(limits)}"
     name = names.name(evidence["rank"])
     longest = ms_text(longest_ns)
@@ -758,7 +799,7 @@ def _sum_text(parts_ns: Mapping[str, float], bound_ns: float, evidence: Mapping[
     limits = [_limit_text(name, evidence) for name in parts_ns if name in _LIMIT_PARTS]
     if limits:
         reasons = ", and ".join(limits)
-        text += f", cut to {ms_text(bound_ns)}, because {reasons}"
+        text += f", limited to {ms_text(bound_ns)}, because {reasons}"
     return text
 
 
@@ -785,8 +826,11 @@ def _limit_text(part: str, evidence: Mapping[str, Any]) -> str:
     `part` is a name of `_LIMIT_PARTS`.
     """
     if part == "left_for_compute":
-        return "no step can be shorter than the compute of the rank that computes least"
-    shortest = "no step can be shorter than the fastest CPU needs to launch it"
+        return "a step takes at least the compute time of the rank that computes least"
+    shortest = (
+        "a step takes at least the time that the CPU needs to launch its kernels (with several "
+        "ranks, the fastest CPU)"
+    )
     launch_ns = evidence.get("fastest_launch_ns_per_step")
     if launch_ns is None:
         return shortest

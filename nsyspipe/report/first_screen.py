@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.model.figures import Figure
-from nsyspipe.model.names import few, listed, ranges
+from nsyspipe.model.names import counted, few, listed, noun_for, ranges, verb_for
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report import blocks, overview, words
 from nsyspipe.report.blocks import BarRow, Bars, Line, Lines
@@ -29,10 +29,8 @@ from nsyspipe.report.overview import (
 )
 from nsyspipe.report.units import (
     absent,
-    counted,
     in_one_unit,
     ms_text,
-    noun_for,
     percent_text,
     rate_text,
     short_percent,
@@ -42,6 +40,10 @@ from nsyspipe.run.run import Run
 
 _MAX_SHOWN_WARNINGS = 3
 _MAX_SHOWN_CODES = 4
+# Of an upper bound on late launches. Less idle time for other causes is not named.
+_MIN_NAMED_SHARE_OF_OTHER_CAUSES = 0.25
+# Without this check, the cause of idle time is not known.
+_OF_LAUNCHES = "launch-bound"
 # At this share of the step the main cause of idle time is named.
 _MIN_IDLE_SHARE_WITH_CAUSE = 0.05
 # Below this share of communication, overlap is shown as none.
@@ -98,7 +100,8 @@ def warnings_of(run: Run) -> Iterator[str]:
     n_job_ranks = run.header.n_job_ranks or 0
     has_missing_ranks = 0 < n_ranks < n_job_ranks
     if has_missing_ranks:
-        seen = f"Only {n_ranks} of {n_job_ranks} ranks are in the reports."
+        are = verb_for(n_ranks, "are")
+        seen = f"Only {n_ranks} of {n_job_ranks} ranks {are} in the reports."
         yield f"{seen} The ranks without a report may differ."
     evenness = run.evenness()
     if evenness is not None and evenness.is_uneven:
@@ -259,6 +262,11 @@ def _idle_notes(run: Run, step: StepTime) -> Iterator[str]:
     main_cause = max(known_ns, key=known_ns.__getitem__)
     if known_ns[main_cause] > idle_ns / 2:
         yield f"Main cause of idle time: {words.idle_cause(main_cause)}."
+        if main_cause == "idle_dependency_ns":
+            yield (
+                "These kernels were launched, but waited for another stream or for the GPU to "
+                "start them."
+            )
 
 
 def _rank_notes(run: Run) -> Iterator[str]:
@@ -268,8 +276,12 @@ def _rank_notes(run: Run) -> Iterator[str]:
         return
     if not overview.has_straggler(run):
         most = ms_text(spread.ns, n_digits=2)
-        balanced = "Ranks are balanced: these parts differ by at most"
-        yield f"{balanced} {most} between ranks."
+        yield f"Ranks are balanced: no part differs by more than {most} between ranks."
+        if overview.do_waits_differ(run):
+            yield (
+                "Wait time is none of these parts. It differs more, but most of it overlaps with "
+                "compute."
+            )
 
 
 def straggler_texts(run: Run, straggler: Straggler) -> Iterator[str]:
@@ -363,6 +375,13 @@ def assumptions_of(change: Recommendation) -> Iterator[str]:
         yield "Assumes that NVLink connects all GPUs, which was not recorded (--topology)."
     if finding.is_wait_included:
         yield "May include wait time for other ranks, which is not known."
+    share = finding.bound.other_causes_share
+    if share >= _MIN_NAMED_SHARE_OF_OTHER_CAUSES:
+        percent = short_percent(share)
+        yield (
+            f"{percent} of this bound is idle time for data loading or blocking calls. Faster "
+            "launches may not save this time."
+        )
 
 
 def why_first(recommendations: Recommendations) -> Iterator[str]:
@@ -512,7 +531,7 @@ def limit_text(recommendations: Recommendations) -> str | None:
     step_after_ns = exposure.step_ns or 0.0
     captured_step_ns = step_after_ns + (exposure.saving_ns or 0.0)
     shortest = ms_text(captured_step_ns - comm_cost_ns, _ESTIMATE_DIGITS)
-    return f"If transfers took no time, a step would take {shortest}."
+    return f"Limit: with zero communication time, a step would take {shortest}."
 
 
 def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> str | None:
@@ -527,25 +546,53 @@ def nothing_text(run: Run, recommendations: Recommendations, checks: Checks) -> 
 def nothing_sentences(run: Run, recommendations: Recommendations, checks: Checks) -> list[str]:
     """Return that there is nothing to change, then the figures behind that, each as a sentence.
 
-    Empty if there is something to change. Empty as well if communication is not known or no
-    training step can be used, because then too little was checked.
+    If the GPU is idle for an unknown cause, the first sentences say that. Empty if there is
+    something to change. Empty as well if communication is not known or no training step can be
+    used, because then too little was checked.
     """
     (summary,) = run.summary().to_pylist()
     if recommendations.first is not None or run.is_capture:
         return []
     if not summary["n_summary_steps"] or summary["comm_share"] is None:
         return []
-    reservation = ", as far as nsyspipe could check" if checks.skipped else ""
-    conclusion = "Little to gain" if recommendations.little else "Nothing to fix was found"
-    facts = []
+    unknown_idle = _unknown_idle_sentences(summary, checks)
+    sentences = unknown_idle or [_conclusion(recommendations, checks)]
     if summary["exposed_comm_share"]:
         exposed = short_percent(summary["exposed_comm_share"])
-        facts.append(f"Exposed communication is {exposed} of the step.")
+        sentences.append(f"Exposed communication is {exposed} of the step.")
     if recommendations.little:
         shares = [change.finding.bound.share for change in recommendations.little]
         largest = percent_text(max(shares))
-        facts.append(f"No change would save more than {largest} of the step.")
-    return [f"{conclusion}{reservation}.", *facts]
+        subject = "No other change" if unknown_idle else "No change"
+        sentences.append(f"{subject} would save more than {largest} of the step.")
+    return sentences
+
+
+def _conclusion(recommendations: Recommendations, checks: Checks) -> str:
+    """Return that there is nothing to change, or little to gain."""
+    reservation = ", as far as nsyspipe could check" if checks.skipped else ""
+    conclusion = "Little to gain" if recommendations.little else "Nothing to fix was found"
+    return f"{conclusion}{reservation}."
+
+
+def _unknown_idle_sentences(summary: Mapping[str, Any], checks: Checks) -> list[str]:
+    """Return that the GPU is idle for an unknown cause, why, and what would show the cause.
+
+    Empty if there is little idle time, or if its causes were checked.
+    """
+    share = summary["idle_share"]
+    if share is None or share < _MIN_IDLE_SHARE_WITH_CAUSE:
+        return []
+    skipped = next((check for check in checks.skipped if _OF_LAUNCHES in check.rules), None)
+    if skipped is None:
+        return []
+    sentences = [
+        f"The GPU is idle for {short_percent(share)} of the step, and the cause is not known.",
+        f"nsyspipe skipped {listed(skipped.rules)}: {skipped.reason}.",
+    ]
+    if skipped.fix:
+        sentences.append(f"Fix: {skipped.fix}.")
+    return sentences
 
 
 def closing_text(

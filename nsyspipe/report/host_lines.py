@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.model.names import counted, listed
 from nsyspipe.model.python_files import IN_PROGRAM, INNERMOST, NOT_SEEN
 from nsyspipe.model.typed_tables import HostLinesTable
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
@@ -21,7 +22,7 @@ _STANDARD_WIDTH = 79
 _CAPTION = "Lines of Python while the GPU waited"
 _KEYS = ("file", "line", "function")
 # Causes of idle time, as parts of names of columns, and in words.
-_CAUSES = {"input": "data loading", "launch": "late launch", "blocked": "blocked CPU"}
+_CAUSES = {"input": "data loading", "launch": "late launch", "blocked": "CPU blocked"}
 _COUNTS = ("n_idle_samples", "n_idle_steps", *(f"n_{cause}_samples" for cause in _CAUSES))
 _IDLE_HINT = "samples of the main thread in idle time that the CPU causes, of all ranks"
 
@@ -45,12 +46,26 @@ def line_table(
     # Each sample has one innermost line, so that it is counted once.
     is_innermost = pc.equal(lines["frame"], INNERMOST)
     innermost_lines = lines.filter(is_innermost)
-    n_samples = pc.sum(innermost_lines["n_idle_samples"]).as_py()
-    note = f"{count_text(n_samples)} samples in idle time in all."
-    n_left_out = len(rows) - len(shown)
-    if n_left_out:
-        note += f" {count_text(n_left_out)} more lines are in the table host_lines."
+    n_samples = pc.sum(innermost_lines["n_idle_samples"]).as_py() or 0
+    note = _samples_note(n_samples, rows, n_shown)
     return table_of(_CAPTION, shown, _fields(shown), note, **layout)
+
+
+def _samples_note(n_samples: int, rows: Sequence[Mapping[str, Any]], n_shown: int) -> str:
+    """Return where all samples in idle time are: in shown lines, in other lines, and in no line."""
+    n_of_rows = [row["n_idle_samples"] for row in rows]
+    n_in_shown = sum(n_of_rows[:n_shown])
+    places = [f"{count_text(n_in_shown)} at these lines"]
+    n_left_out = len(rows[n_shown:])
+    if n_left_out:
+        n_in_others = sum(n_of_rows[n_shown:])
+        lines = counted(n_left_out, "more line")
+        places.append(f"{count_text(n_in_others)} at {lines} (table host_lines)")
+    n_without_line = n_samples - sum(n_of_rows)
+    if n_without_line > 0:
+        places.append(f"{count_text(n_without_line)} without a known line of the program")
+    n_in_all = max(n_samples, sum(n_of_rows))
+    return f"{counted(n_in_all, 'sample')} in idle time: {listed(places)}."
 
 
 def _sums_of_lines(lines: HostLinesTable, frame: str) -> list[dict[str, Any]]:
@@ -89,7 +104,7 @@ def _fields(rows: Sequence[Mapping[str, Any]]) -> list[Field]:
     line = Field("line", _line_cell, kind="name")
     function = Field("function", of("function"), kind="name", from_width=_NARROW_WIDTH)
     steps = Field("steps", n_steps, hint="steps with such a sample, of all ranks")
-    cause = Field("idle time for", _cause_cell, kind="word", from_width=_STANDARD_WIDTH)
+    cause = Field("cause of idle", _cause_cell, kind="word", from_width=_STANDARD_WIDTH)
     return [line, function, samples, steps, cause]
 
 

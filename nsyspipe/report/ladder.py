@@ -15,13 +15,15 @@ from nsyspipe.run.run import Run
 _CAPTION = "From step time to ideal compute (mean over ranks and steps)"
 _NOTE = (
     "The rows sum to the step time. Ideal compute is the time that the FLOPs take at the dense "
-    "peak of the GPU. Its share is the MFU."
+    "peak of the GPU. Its share is the MFU. Slow compute is the rest of compute."
 )
 _PEAK_COLUMNS: list[RanksColumn] = ["gpu_name", "peak_datatype", "peak_datatype_source"]
 # What shows the datatype of a peak, by `peak_datatype_source`.
 _SENTENCE_OF_SOURCE = {
     OPTION: "The datatype is that of --peak.",
-    KERNEL_NAMES: "The names of the kernels show the datatype. --peak replaces it.",
+    KERNEL_NAMES: (
+        "nsyspipe took the datatype from the names of the kernels. --peak DATATYPE sets another."
+    ),
 }
 
 
@@ -75,7 +77,7 @@ def _peak_sentences(run: Run) -> Iterator[str]:
         flops_per_s = None if datatype is None else peak_flops_per_s(gpu_name, datatype)
         if gpu is not None and flops_per_s:
             peak = flop_rate_text(flops_per_s)
-            yield f"The {datatype} peak of {gpu_name} is {peak} ({gpu.source})."
+            yield f"The {datatype} peak of {gpu_name} is {peak}. Source: {gpu.source}."
             # A saved run may name another source.
             if source_of_datatype in _SENTENCE_OF_SOURCE:
                 yield _SENTENCE_OF_SOURCE[source_of_datatype]

@@ -47,7 +47,7 @@ _ENTITIES = {
 # or a cell.
 _CODE = re.compile(
     r"""(?<![\w./)-])(?:
-        --[a-z][\w-]*(?:=[\w,.:]*\w)?              # --trace=cuda,nvtx
+        --[a-z][\w-]*(?:=[\w,.:-]*\w)?             # --trace=cuda,python-gil
         | \.?[a-z][\w.]*\([\w\ ,.="'-]*\)          # .to(device, non_blocking=True)
         | [a-z]\w*=[\w.:]*\w                       # NCCL_P2P_DISABLE=1
         | [a-z][\w-]*(?:_[\w-]*\w|\.[\w-]+\w)+     # bucket_cap_mb, torch.compile

@@ -198,6 +198,17 @@ def _spread(values: pa.ChunkedArray) -> float:
     return float(ends["max"] - ends["min"])
 
 
+def do_waits_differ(run: Run) -> bool:
+    """Tell whether ranks visibly differ in wait time. False if it is not known in all steps."""
+    steps = run.breakdown()
+    mean_step_ns = pc.mean(steps["wall_ns"]).as_py()
+    if not mean_step_ns or steps["wait_ns"].null_count:
+        return False
+    means_of_ranks = steps.group_by("rank").aggregate([("wait_ns", "mean")])
+    max_spread_ns: float = MAX_BALANCED_SHARE_OF_STEP * mean_step_ns
+    return _spread(means_of_ranks["wait_ns_mean"]) > max_spread_ns
+
+
 def do_ranks_differ(run: Run) -> bool:
     """Tell whether the first screen has a table of ranks: they differ visibly, or one is late."""
     spread = rank_spread(run)

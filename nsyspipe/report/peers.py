@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nsyspipe.report.blocks import Block, Field, Sentence, of, table_of
-from nsyspipe.report.units import bytes_text, count_text
+from nsyspipe.report.units import bytes_text, count_text, place_of_more
 from nsyspipe.run.run import Run
 
 MAX_ROWS = 8
@@ -43,7 +43,7 @@ def peer_blocks(run: Run) -> Iterator[Block]:
         note += " The words at least mean that records may be missing."
     n_left_out = len(rows) - len(shown)
     if n_left_out:
-        note += f" {count_text(n_left_out)} more rows are in the table peers."
+        note += f" {place_of_more(n_left_out, 'row', 'the table peers')}"
     yield Sentence(f"{_CAPTION}:")
     yield table_of(_CAPTION, shown, fields, note, is_close=True)
 

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from nsyspipe.model.names import decoded, few, grouped, printable
+from nsyspipe.model.names import counted, decoded, few, grouped, noun_for, printable
 from nsyspipe.redact.copy import UNKNOWN, Amount
 from nsyspipe.redact.redact import Redaction
-from nsyspipe.report.units import counted
 
 # More names are counted.
 _MAX_NAMES = 3
@@ -61,7 +60,9 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
 def _total_text(amounts: Sequence[Amount]) -> str:
     """Return the sum of amounts in one unit."""
     total = sum(amount.n for amount in amounts)
-    return f"{total:,} {amounts[0].unit}"
+    # Units are plurals: rows, values, views.
+    unit = noun_for(total, amounts[0].unit.removesuffix("s"))
+    return f"{total:,} {unit}"
 
 
 def _places(kind: str, amounts: Iterable[Amount]) -> str:

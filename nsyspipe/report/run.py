@@ -86,11 +86,16 @@ _TIMES_FROM_WIDTH = {"comm_ns": _STANDARD_WIDTH, "exposed_memory_ns": _MEDIUM_WI
 _STEP_NAME = FIGURES["step_time_ns"].short
 _MEANING_OF_TILES = (
     "Times are means over ranks and steps, except the median step time. Percentages are shares of "
-    "the step. Those of overlap are shares of total communication."
+    "the step. Those of overlap are shares of total communication. Exposed copies are copies and "
+    "memsets that run while neither compute nor communication runs."
+)
+_ALLOCS_ARE_NOT_SYNC = (
+    "This run has the finding alloc-in-step. So calls that allocate or free GPU memory count there, "
+    "and not in sync-bound."
 )
 _WAITS_AND_DELAYS = (
-    "Wait counts in all collectives of a step. Only the longest delay of a step counts, for the "
-    "rank that caused it."
+    "wait is a sum over all collectives of a step. delay caused counts only the longest "
+    "delay of each step, for the rank that caused it. Both are means over the steps used."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]
@@ -364,7 +369,7 @@ def _details(run: Run, extent: Extent, checks: Checks) -> Iterator[blocks.Block]
     if summary["n_summary_steps"] or run.is_capture:
         yield from _figure_blocks(run, extent)
     yield from _finding_details(run)
-    yield from _check_blocks(checks)
+    yield from _check_blocks(run, checks)
     # Rules that were not judged are among the checks already.
     problems = [row for row in run.problem_rows if row["code"] != "not-judged"]
     yield from _problems(problems, extent)
@@ -412,11 +417,14 @@ def _with_name_of_median(tile: blocks.Tile) -> blocks.Tile:
     return replace(tile, name="median step time")
 
 
-def _check_blocks(checks: Checks) -> Iterator[blocks.Block]:
+def _check_blocks(run: Run, checks: Checks) -> Iterator[blocks.Block]:
     """Yield which checks found nothing, and which were skipped and why."""
     if checks.passed:
         yield blocks.Heading("Checks that found nothing", "bold")
         yield blocks.Sentence(", ".join(checks.passed))
+    finding_ids = {row["id"] for row in run.finding_rows}
+    if "sync-bound" in checks.passed and "alloc-in-step" in finding_ids:
+        yield blocks.Sentence(_ALLOCS_ARE_NOT_SYNC)
     if checks.skipped:
         yield blocks.Heading("Skipped checks", "bold")
         skipped = [skipped_text(check) for check in checks.skipped]
@@ -506,7 +514,8 @@ def _tile(run: Run, name: str, summary: Mapping[str, Any]) -> blocks.Tile:
             label, value, unit, meaning=reason, missing=absence.text, category=category
         )
     meaning = _meaning(run, name, summary)
-    if name not in RATIOS:
+    # The numerator of the MFU is ideal compute, which is no part of the time that passed.
+    if name not in RATIOS or name == "mfu":
         return blocks.Tile(label, value, unit, meaning=meaning, category=category)
     mean_time = _mean_time_text(run, name)
     unseen = words.unseen_idle(run) if name == "idle_share" else ""

@@ -19,7 +19,7 @@ from nsyspipe.comparison.series import MIN_STEPS, TOO_FEW
 from nsyspipe.comparison.side import run_ids_of
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import FIGURES, Figure, shown
-from nsyspipe.model.names import grouped, listed
+from nsyspipe.model.names import counted, grouped, listed
 from nsyspipe.model.problems import MORE_STEPS
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
@@ -41,7 +41,6 @@ from nsyspipe.report.files import head_of
 from nsyspipe.report.formats import Format, formats_of, lazily
 from nsyspipe.report.units import (
     absent,
-    counted,
     ms_text,
     percent_text,
     rate_text,
@@ -138,7 +137,10 @@ def subject(board: Scoreboard) -> Facts:
         sizes = {row["n_ranks"] for row in group.rows}
         if len(sizes) == 1:
             facts.append(group.title)
-    facts.append(f"baseline: {board.reference}")
+    if len(groups) == 1:
+        facts.append(f"baseline: {board.reference}")
+    else:
+        facts.append(f"{len(groups)} groups, each with a baseline of its own")
     return Facts(facts, "Runs")
 
 
@@ -507,7 +509,7 @@ def _no_winner_text(kind: Kind, best: Row, *, among: str, tied: str) -> str:
 
 
 def _second_text(best: Row, rows: Sequence[Row]) -> str:
-    """Return how fast the second fastest run is, with a colon in front.
+    """Return how fast the second fastest run is, as a sentence with a full stop in front.
 
     `best` is the baseline, and the fastest of `rows`. Empty if the speed of no other run is known.
     """
@@ -515,9 +517,8 @@ def _second_text(best: Row, rows: Sequence[Row]) -> str:
     if not other_rows:
         return ""
     second = max(other_rows, key=lambda row: row["peer_speedup"])
-    # The sentence has named the baseline already.
-    speed = _speed(second, peer=None)
-    return f": {second['label']} is {speed}"
+    speed = _speed(second, peer=best["label"])
+    return f". {second['label']} runs at {speed}"
 
 
 def _not_ranked(kind: Kind, rows: Sequence[Row], among: str) -> str:
@@ -586,16 +587,16 @@ def _why_undecided(row: Row) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def _speed(row: Row, *, peer: str | None) -> str:
-    """Return a speed-up with its interval: ``1.12x the speed of ddp (1.11 to 1.13)``.
+def _speed(row: Row, *, peer: str) -> str:
+    """Return a speed-up with its interval: ``1.12x the mean speed of ddp (1.11 to 1.13)``.
 
-    If `peer` is None, the text says ``its speed``. If two decimals do not distinguish the speed-up
-    from both ends of the interval, there are three decimals.
+    If two decimals do not distinguish the
+    speed-up from both ends of the interval, there are three decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
     high = row["peer_speedup_high"]
-    whose = f"the speed of {peer}" if peer else "its speed"
+    whose = f"the mean speed of {peer}"
     if low is None:
         return f"{_speedup_text(speedup, n_decimals=2)} {whose}"
     values = (low, speedup, high)
@@ -610,7 +611,7 @@ def notes(board: Scoreboard) -> list[str]:
     """Return how to read the table.
 
     The notes are about formulas, uneven steps, runs of different sizes, how steps were found,
-    environments, thresholds, and the spread between captures.
+    environments, thresholds, and the variation between captures.
     """
     texts = [_formula_note(board)]
     texts += uneven_notes(board.evenness.items())
@@ -671,7 +672,7 @@ def short_notes(board: Scoreboard) -> list[str]:
 
 
 def spread_texts(board: Scoreboard) -> list[str]:
-    """Return how intervals treat the spread between captures, if some runs have one capture.
+    """Return how intervals treat the variation between captures, if some runs have one capture.
 
     Empty if no run has a confidence interval, or if all runs have several captures.
     """
@@ -681,12 +682,12 @@ def spread_texts(board: Scoreboard) -> list[str]:
     if not has_intervals or not labels_of_one_capture:
         return []
     if len(labels_of_one_capture) == len(board.sides):
-        spread = "the confidence intervals do not include the spread between captures"
+        gap = "the confidence intervals do not include the variation between captures"
         fix = "Pass several captures of a run with the same LABEL=."
-        return [f"One capture per run: {spread}. {fix}"]
+        return [f"One capture per run: {gap}. {fix}"]
     is_single = len(labels_of_one_capture) == 1
     verb = "has one capture" if is_single else "have one capture each"
-    source = "nsyspipe takes the spread between captures from the runs with several captures."
+    source = "nsyspipe takes the variation between captures from the runs with several captures."
     labels = _listed(labels_of_one_capture)
     return [f"{labels} {verb}. {source}"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nsyspipe.model.figures import METRICS, Figure, shown
+from nsyspipe.model.names import counted, verb_for
 
 
 class Unit(NamedTuple):
@@ -82,13 +83,17 @@ class Quantity(str):
 def ms_text(ns: float | None, n_digits: int = 4) -> str:
     """Return nanoseconds as milliseconds, ``12.34 ms``, with this many significant digits.
 
-    Digits before the point are never left out.
+    Digits before the point are never left out. A time that is not zero but closer to zero than
+    0.001 ms is ``<0.001 ms``, or ``>-0.001 ms`` if it is negative.
     """
     if ns is None:
         return absent
     ms = ns / _NS_PER_MS
     is_tiny = 0 < abs(ms) < _MIN_SHOWN_MS
-    number = f"<{_MIN_SHOWN_MS}" if is_tiny else _significant(ms, n_digits)
+    number = _significant(ms, n_digits)
+    if is_tiny:
+        sign = "<" if ms > 0 else ">-"
+        number = f"{sign}{_MIN_SHOWN_MS}"
     return Quantity(f"{number} ms", ns)
 
 
@@ -398,14 +403,10 @@ def _looks_distinct(size: float, number: float | None, n_decimals: int) -> bool:
     return text != f"{number:.{n_decimals}f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, ``1 check`` or ``3 checks``."""
-    return f"{count} {noun_for(count, noun)}"
-
-
-def noun_for(count: int, noun: str) -> str:
-    """Return a noun, in the plural unless the count is 1."""
-    return noun if count == 1 else f"{noun}s"
+def place_of_more(count: int, noun: str, place: str) -> str:
+    """Return a sentence about what is not shown, such as ``3 more ranks are in --json``."""
+    more = counted(count, f"more {noun}")
+    return f"{more} {verb_for(count, 'are')} in {place}."
 
 
 def upper_first(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from nsyspipe.model.names import few, grouped, listed
+from nsyspipe.model.names import counted, few, grouped, listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import (
     ELSEWHERE,
@@ -215,7 +215,8 @@ def _no_answer(answer: WhatIf) -> list[str]:
         sentences = [f"No estimate: {most_usual.reason}."]
     else:
         n_more = "1 more change has" if n_rarer == 1 else f"{n_rarer} more changes have"
-        head = f"No estimate for {most_usual.n_changes} changes: {most_usual.reason}."
+        changes = counted(most_usual.n_changes, "change")
+        head = f"No estimate for {changes}: {most_usual.reason}."
         sentences = [head, f"{n_more} no estimate for other reasons, see below."]
     if answer.limit_step_time_ns is not None and answer.step_time_ns:
         # Both are medians over steps, so their difference may be below 0.

@@ -27,7 +27,16 @@ from nsyspipe.errors import shortened
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.figures import CLOCK_LABEL, COUNTERS, FIGURES
-from nsyspipe.model.names import LONGEST_CALL, few, grouped, listed, printable, ranges
+from nsyspipe.model.names import (
+    LONGEST_CALL,
+    counted,
+    few,
+    grouped,
+    listed,
+    noun_for,
+    printable,
+    ranges,
+)
 from nsyspipe.model.problems import BACKWARD_SOURCES, EXPORT_AGAIN, OF_FILES_BESIDE
 from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.typed_tables import (
@@ -38,11 +47,9 @@ from nsyspipe.model.typed_tables import (
 )
 from nsyspipe.report.units import (
     bandwidth_text,
-    counted,
     delta_text,
     metric_label,
     ms_text,
-    noun_for,
     percent_text,
     upper_first,
 )
@@ -66,6 +73,14 @@ _ORDINALS = dict(
 )
 # Two times differ visibly by this share, because times have four digits and shares three.
 MIN_VISIBLE_DIFFERENCE = 0.002
+# What causes of idle time are called in sentences.
+IDLE_PHRASES = {
+    "input": "idle time for data loading",
+    "launch": "idle time for late launches",
+    "blocked": "idle time while the CPU is blocked",
+    "dependency": "idle time for stream dependencies or launch latency",
+    "unknown": "idle time without a recorded launch",
+}
 NVLINK_THERE = "NVLink connects all of the GPUs"
 WITHOUT_END = "without an end"
 STEPS_BY_PATTERN = "steps found by launch pattern"
@@ -100,8 +115,8 @@ STEP_ENDS = "On the GPU a step ends where the first kernel of the next step begi
 IDLE_BEFORE = "Idle time before a kernel counts in the phase of this kernel."
 WHERE_STEPS_END = f"{STEP_ENDS} {IDLE_BEFORE}"
 WHERE_STEPS_END_WITH_COPIES = (
-    f"{WHERE_STEPS_END} Copies of the next batch to the GPU run before the next step's first "
-    "kernel, so they count in this step."
+    f"{WHERE_STEPS_END} Copies of the next batch run before the first kernel of the next step, so "
+    "they count in the step before."
 )
 _MORE_ON_HOST = "The CPU times of the phases sum to more than the step on the GPU, because"
 HOST_AHEAD = f"{_MORE_ON_HOST} the CPU runs ahead and may wait for the GPU in other steps."
@@ -342,7 +357,9 @@ def counter_texts(run: Run) -> list[str]:
     bus = counted_bus(counters, run.steps(), run.collectives())
     if bus is not None:
         bandwidth = bandwidth_text(bus.bytes_per_s)
-        text = f"Counted bus bandwidth: {bandwidth} on {_LINK_WORDS[bus.link]}"
+        text = (
+            f"Counted bus bandwidth, in transfer time only: {bandwidth} on {_LINK_WORDS[bus.link]}"
+        )
         if bus.ratio is not None:
             text += f", {bus.ratio:.2f} x the bus bandwidth from message sizes"
         if bus.link == "pcie":
@@ -371,7 +388,7 @@ def _counted_means_text(counted: CountedMeans) -> str:
         parts.append(f"{CLOCK_LABEL} {clock_hz / 1e6:.0f} MHz")
     figures = ", ".join(parts)
     sampled = percent_text(counted.sampled_ratio)
-    return f"Hardware counters (samples cover {sampled} of the steps): {figures}"
+    return f"Hardware counters, means over the steps (samples cover {sampled}): {figures}"
 
 
 # Counters that are shown as shares of time, and their columns in percent.
@@ -404,7 +421,7 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
         "NCCL": capture.nccl_version,
         "CUDA": capture.cuda_version,
         "driver": capture.driver_version,
-        "commit": _commit_text(capture),
+        "program at commit": _commit_text(capture),
     }
     return [(name, value) for name, value in rows.items() if value]
 
@@ -785,9 +802,8 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     # If all compute could be compared, nothing needs to be assumed.
     if compared_share and compared_share < 1 - MIN_VISIBLE_DIFFERENCE:
         text += (
-            ", if communication slows all concurrent compute equally "
-            f"(nsyspipe compared {percent_text(compared_share, n_decimals=0)} of this compute with "
-            "equal kernels without communication)"
+            f". The slowdown was measured for {percent_text(compared_share, n_decimals=0)} of the "
+            "compute during communication, and is assumed to be equal for the rest"
         )
     slowdown_ratio = evidence.get("assumed_slowdown_ratio")
     if slowdown_ratio:
@@ -1194,13 +1210,12 @@ def opposed_text(parts: Sequence[tuple[str, float]]) -> str:
         changes = ", ".join(texts)
         return f"Parts of the step changed in opposite directions: {changes}."
     ((name, ns),) = parts
-    direction = "more" if ns > 0 else "less"
+    direction = "longer" if ns > 0 else "shorter"
     difference = ms_text(abs(ns), n_digits=3)
-    return f"In the other direction, {_part_label(name)} takes {difference} {direction}."
+    return f"In the other direction, {_part_label(name)} is {difference} {direction}."
 
 
 def _part_label(name: str) -> str:
     """Return what a part of the step, or a cause of idle time (``idle, launch``), is called."""
     part, _, cause = name.partition(", ")
-    metric = f"{part}_{cause}" if cause else part
-    return metric_label(metric)
+    return IDLE_PHRASES[cause] if cause else metric_label(part)

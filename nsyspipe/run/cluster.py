@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
-from nsyspipe.model.names import listed, printable
+from nsyspipe.model.names import listed, printable, verb_for
 from nsyspipe.model.text_files import read_small_text
 from nsyspipe.version import __version__
 
@@ -264,7 +264,8 @@ class Cluster(Executor):
         for worker, version in wrong.items():
             shown_version = "none" if isinstance(version, Exception) else version
             names.append(f"{worker} has {shown_version}")
-        problem = f"{len(wrong)} of {len(versions)} workers do not have nsyspipe {__version__}"
+        do = verb_for(len(wrong), "do")
+        problem = f"{len(wrong)} of {len(versions)} workers {do} not have nsyspipe {__version__}"
         raise InputError(self._place, problem, found=listed(names, MOST_NAMES), fix=_INSTALL)
 
     def _watch_workers(self) -> None:

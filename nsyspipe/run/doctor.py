@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.errors import OptionError, RankConflictError
-from nsyspipe.model.names import grouped
+from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, UNSURE_COMM, Problem, problem
 from nsyspipe.model.user_paths import AnyPath, ReportFile
@@ -38,6 +38,7 @@ from nsyspipe.run.ranks import (
     number_by_name,
     number_ranks,
     run_sizes,
+    world_size,
 )
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
@@ -49,6 +50,7 @@ _QUESTIONS_OF_DEVICES = {
     "gpu_model",
     "nccl_ranges",
     "message_bytes",
+    "device_clock",
     "idle_causes",
     "kernel_shapes",
     "cuda_graphs",
@@ -60,6 +62,8 @@ _QUESTIONS_OF_DEVICES = {
 # Counts of these questions are shown for each rank, or process. Other counts are summed.
 _COUNTED_PER_RANK = {"cuda_graphs"}
 _COUNTED_PER_PROCESS = {"steps", "phases"}
+# With more reports, the words of an answer do not name them.
+_MAX_NAMED_REPORTS = 3
 
 
 class Capability(Struct, frozen=True):
@@ -264,12 +268,15 @@ def _reports_of_job(
     is_host_only = gathered.is_host_only
     n_present_ranks = 0 if is_host_only else len(ranks_or_hosts(gathered.digests))
     n_job_ranks = job.n_ranks or 1
-    had_several_ranks = n_present_ranks > 1 or n_job_ranks > 1
+    had_job_several_ranks = n_present_ranks > 1 or n_job_ranks > 1
     lacks_groups = gathered.is_one_run and _lacks_groups(gathered.together, beside)
     n_ranks_with_counters = _count_counted_ranks(gathered)
     reports = []
     for argument, run in enumerate(gathered.by_report):
         was_without_gpu = is_host_only and beside.sidecars.is_without_gpu(argument)
+        had_several_ranks = had_job_several_ranks
+        if not gathered.is_one_run:
+            had_several_ranks = _had_several_ranks(run, default=had_job_several_ranks)
         report = Examined(
             digest=run.digests[0],
             counts=counts[argument],
@@ -284,6 +291,15 @@ def _reports_of_job(
         )
         reports.append(report)
     return reports
+
+
+def _had_several_ranks(run: Gathered, *, default: bool) -> bool:
+    """Tell whether the job of one report had several ranks; `default` if nothing shows it."""
+    n_ranks = len(ranks_or_hosts(run.digests))
+    n_job_ranks = world_size(run.digests, run.sidecars)
+    if n_ranks > 1:
+        return True
+    return default if n_job_ranks is None else n_job_ranks > 1
 
 
 def _count_counted_ranks(gathered: _GatheredReports) -> list[int]:
@@ -363,8 +379,9 @@ def _capability(
     are_incomplete = [answer.status != YES for answer in answers]
     lacking = tuple(compress(names, are_incomplete))
     n_sharers = _count_sharers(question.name, reports)
-    description = _describe(answers, n_sharers)
+    description = _describe(answers, n_sharers, names)
     n_reports = len(answers)
+
     n_complete = n_reports - len(lacking)
     return Capability(
         name=question.name,
@@ -443,27 +460,76 @@ def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
     return Answer(NO, text=answer.text if has_reason else "no GPU activity", fix=fix)
 
 
-def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
+def _describe(
+    answers: Sequence[Answer], n_sharers: Sequence[int] | None, names: Sequence[str]
+) -> str:
     """Return in words what the reports have for a question.
 
     `n_sharers` is how many ranks or processes share the counts of each report, None if counts are
-    summed. `Capability.lacking` names the reports without a complete answer, so the words do not.
+        summed. If a few reports have different answers, each answer follows the `names` of its reports.
+    `Capability.lacking` names the reports without a complete answer, so other words do not.
     """
     n_reports = len(answers)
+    if n_reports <= _MAX_NAMED_REPORTS:
+        parts = _describe_kinds(answers, n_sharers, names)
+        if len(parts) > 1:
+            return ". ".join(parts)
+
     complete = [answer for answer in answers if answer.status == YES]
     n_complete = len(complete)
     counts = _describe_counts(answers, n_sharers)
-    words = counts or _texts(complete or answers)
     # A text that all reports share says itself which of them lack what.
     is_one_text = not counts and _have_one_text(answers)
     are_equally_complete = n_complete in {0, n_reports}
     if is_one_text or are_equally_complete:
-        return words
-    words_of_complete = f"{n_complete} of {n_reports} reports: {words}"
-    reasons_of_others = _texts(filter(_is_reason, answers))
-    if counts or not reasons_of_others:
-        return words_of_complete
-    return f"{words_of_complete} (the others: {reasons_of_others})"
+        return counts or _texts(complete or answers)
+    is_complete = [answer.status == YES for answer in answers]
+    counts_of_complete = _describe_some(answers, n_sharers, is_complete)
+    words_of_complete = counts_of_complete or _texts(complete)
+    words_of_others = _describe_others(answers, n_sharers)
+    start = f"{n_complete} of {n_reports} reports: {words_of_complete}"
+    others = "the other report" if n_reports - n_complete == 1 else "the other reports"
+    return f"{start} ({others}: {words_of_others})" if words_of_others else start
+
+
+def _describe_kinds(
+    answers: Sequence[Answer], n_sharers: Sequence[int] | None, names: Sequence[str]
+) -> list[str]:
+    """Return for each kind of answer the names of its reports, and what these reports have."""
+    kinds = [*map(_kind_of, answers)]
+    parts = []
+    for kind in dict.fromkeys(kinds):
+        is_of_kind = [other_kind == kind for other_kind in kinds]
+        answers_of_kind = list(compress(answers, is_of_kind))
+        counts = _describe_some(answers, n_sharers, is_of_kind)
+        words = counts or _texts(answers_of_kind) or "none"
+        parts.append(f"{listed(compress(names, is_of_kind))}: {words}")
+    return parts
+
+
+def _kind_of(answer: Answer) -> tuple[object, ...]:
+    """Return what the words of an answer depend on, except for its counts."""
+    nouns = tuple(noun for noun, _ in answer.counts)
+    return answer.status, nouns, "" if nouns else answer.text
+
+
+def _describe_others(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
+    """Return what the reports without a complete answer have.
+
+    Empty if it is plain that they have nothing, because complete answers are counts.
+    """
+    is_partly = [answer.status == PARTLY for answer in answers]
+    counts = _describe_some(answers, n_sharers, is_partly)
+    has_counts = any(answer.counts for answer in answers)
+    return counts if has_counts else _texts(filter(_is_reason, answers))
+
+
+def _describe_some(
+    answers: Sequence[Answer], n_sharers: Sequence[int] | None, is_chosen: Sequence[bool]
+) -> str:
+    """Return the counts of some of the answers in words, empty if they have none."""
+    n_sharers_of_chosen = None if n_sharers is None else list(compress(n_sharers, is_chosen))
+    return _describe_counts(list(compress(answers, is_chosen)), n_sharers_of_chosen)
 
 
 def _have_one_text(answers: Iterable[Answer]) -> bool:

@@ -11,10 +11,12 @@ import pyarrow as pa
 from nsyspipe.analysis.host_lines import (
     HOST_CAUSES,
     FrameCounts,
+    HoldCounts,
     HostLines,
     LineCounts,
     count_calls,
     count_functions,
+    count_holds,
     count_lines,
 )
 from nsyspipe.model import schema
@@ -44,19 +46,30 @@ def host_lines_table(
         tables += _tables_of_rank(rank, summary_steps)
     if not tables:
         return schema.HOST_LINES.empty()
-    return with_short_names(pa.concat_tables(tables))
+    lines = pa.concat_tables(tables)
+    paths = paths_of_lines(lines)
+    with_names = with_short_names(lines, paths, "after_file")
+    return with_short_names(with_names, paths)
 
 
-def with_short_names(table: pa.Table, other_paths: Iterable[str | None] = ()) -> pa.Table:
+def paths_of_lines(table: HostLinesTable) -> set[str]:
+    """Return the whole paths of all files in `schema.HOST_LINES`."""
+    paths = {*table["path"].to_pylist(), *table["after_path"].to_pylist()}
+    return paths - {None}
+
+
+def with_short_names(
+    table: pa.Table, other_paths: Iterable[str] = (), column: str = "file"
+) -> pa.Table:
     """Return lines with the names of their files as users see them.
 
-    Column ``file`` has paths before. Names are relative to the folder that these paths and the
-    others have in common.
+    The column has paths before. Names are relative to the folder that these paths and the others
+    have in common.
     """
-    paths = table["file"].to_pylist()
-    known_paths = filter(None, other_paths)
-    names = short_names([*known_paths, *paths])
-    return with_values(table, "file", [names[path] for path in paths])
+    paths = table[column].to_pylist()
+    known_paths = filter(None, paths)
+    names = short_names([*other_paths, *known_paths])
+    return with_values(table, column, [names.get(path) for path in paths])
 
 
 def _tables_of_rank(
@@ -70,10 +83,10 @@ def _tables_of_rank(
         yield _rows_of_stacks(number, samples, CALL, count_calls(samples))
         yield _rows_of_stacks(number, samples, FUNCTION, count_functions(samples))
         yield _rows(number, samples, INNERMOST, count_lines(samples, samples.innermost))
-        yield _rows(number, samples, LET_GO, count_lines(samples, samples.let_go))
+        yield _rows_of_holds(number, samples, LET_GO, count_holds(samples))
     if samples_of_holder is not None:
-        counts_of_holder = count_lines(samples_of_holder, samples_of_holder.shown_line)
-        yield _rows(number, samples_of_holder, LOCK_HOLDER, counts_of_holder)
+        holds = count_holds(samples_of_holder)
+        yield _rows_of_holds(number, samples_of_holder, LOCK_HOLDER, holds)
     if samples is not None:
         # `IN_PROGRAM` comes behind `LOCK_HOLDER` in the alphabet.
         yield _rows(number, samples, IN_PROGRAM, count_lines(samples, samples.in_program))
@@ -101,7 +114,9 @@ def lock_waits_of_ranks(
 
 def without_paths(table: HostLinesTable) -> pa.Table:
     """Return the lines without whole paths, which reveal people and projects."""
-    return with_values(table, "path", [None] * table.num_rows)
+    no_paths = [None] * table.num_rows
+    without = with_values(table, "path", no_paths)
+    return with_values(without, "after_path", no_paths)
 
 
 def _in_summary_steps(
@@ -130,6 +145,21 @@ def _rows_of_stacks(number: int, samples: HostLines, frame: str, counts: FrameCo
     return rows
 
 
+def _rows_of_holds(number: int, samples: HostLines, frame: str, holds: HoldCounts) -> pa.Table:
+    """Return the rows of one rank about when a thread held Python's lock, with paths as files.
+
+    `frame` says which thread it is. Such rows have a second line: that of the sample before.
+    """
+    rows = _rows(number, samples, frame, holds.counts)
+    # Null for no line.
+    row_of_line = pa.array(holds.held_after, mask=holds.held_after < 0)
+    lines_before = samples.lines.take(row_of_line)
+    for name in ("path", "line", "function"):
+        rows = with_values(rows, f"after_{name}", lines_before[name])
+    # `with_short_names` replaces it.
+    return with_values(rows, "after_file", lines_before["path"])
+
+
 def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa.Table:
     """Return the rows of one rank and one kind of line, with whole paths as files.
 
@@ -144,6 +174,9 @@ def _rows(number: int, samples: HostLines, frame: str, counts: LineCounts) -> pa
     columns["file"] = lines["path"]
     columns["last_line"] = pa.nulls(n_rows, pa.int64())
     columns["mean_depth"] = pa.nulls(n_rows, pa.float64())
+    for name in ("after_file", "after_function", "after_path"):
+        columns[name] = pa.nulls(n_rows, pa.string())
+    columns["after_line"] = pa.nulls(n_rows, pa.int64())
     columns["n_samples"] = counts.n_samples
     of_idle_time = {
         "n_idle_samples": counts.n_idle_samples,

@@ -76,6 +76,8 @@ from nsyspipe.reader.report import pid_of
 
 # A larger error between the clocks of device and host is a problem.
 MAX_UNREPORTED_CLOCK_ERROR_NS = 1_000_000
+# As a share of a step. Metrics are doubtful if the error is larger.
+MAX_SMALL_CLOCK_ERROR_SHARE = 0.1
 # A larger share of launches between steps is a problem. Ranges of whole steps leave out 0 to 2%,
 # such as an optimizer. Ranges of one pass, or of some of the steps, leave out 17 to 99%.
 MAX_SHARE_BETWEEN_STEPS = 0.1
@@ -189,8 +191,8 @@ def _tables_of_processes(capture: Capture, process_ids: Sequence[int]) -> Iterat
         "memory_calls": capture.memory.table,
     }
     # Of each table, the rows of each process.
-    rows_by_process = [by_process(table, process_ids) for table in tables_of_report.values()]
-    for tables_of_process in zip(*rows_by_process, strict=True):
+    parts_of_tables = [by_process(table, process_ids) for table in tables_of_report.values()]
+    for tables_of_process in zip(*parts_of_tables, strict=True):
         yield _ProcessTables(**dict(zip(tables_of_report, tables_of_process, strict=True)))
 
 
@@ -643,7 +645,7 @@ def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Prob
     # The clocks differ by a value in a span, so the length of the span is the error.
     error_ns = clock.span_ns
     # A process with one device needs no number of it.
-    device = "the device" if events.device is None else f"device {events.device.device_id}"
+    device = "the GPU" if events.device is None else f"GPU {events.device.device_id}"
     facts: dict[str, Any] = {"device": device, "process_id": events.process_id}
     if clock.offset_ns:
         offset_ms = f"{clock.offset_ns / 1e6:+,.3f}"
@@ -652,7 +654,17 @@ def _problems_of_clock(events: ProcessEvents, windows: Windows) -> Iterator[Prob
         is_comparable = _are_clocks_comparable(clock, windows)
         code = "device-clock-uncertain" if is_comparable else "device-clock-unknown"
         error_ms = f"{error_ns / 1e6:,.3f}"
-        yield problem(code, **facts, ms=error_ms)
+        is_small = is_comparable and _is_small_clock_error(error_ns, windows)
+        severity = "info" if is_small else "warning"
+        yield problem(code, severity=severity, **facts, ms=error_ms)
+
+
+def _is_small_clock_error(error_ns: int, windows: Windows) -> bool:
+    """Tell whether the error between the clocks is a small part of the median window."""
+    if not len(windows):
+        return False
+    durations_ns = windows.ends - windows.starts
+    return bool(error_ns < MAX_SMALL_CLOCK_ERROR_SHARE * np.median(durations_ns))
 
 
 class _RankWork(Struct, frozen=True):

@@ -83,12 +83,13 @@ LESS_WAITING = (
 _MIN_MOSTLY_HIDDEN_SHARE = 0.5
 _NO_CALLS = "API calls were not recorded"
 _NONE_RECORDED = "none recorded"
+_UNKNOWN_CLOCKS = "unknown, because the clocks of CPU and GPU cannot be compared"
 _UNREAD_METRICS = "samples that nsyspipe cannot read"
 SAMPLE_PYTHON = (
     "capture with nsys profile --python-sampling=true, and export with --include-blobs=true (nsys "
     "2025.3 or newer)"
 )
-TRACE_LOCK = "capture with nsys profile --trace=cuda,nvtx,osrt,python-gil"
+TRACE_LOCK = "capture with nsys profile --trace=cuda,nvtx,python-gil"
 # Why samples of Python name no line, by the code of the problem.
 _PYTHON_GAPS = {
     "python-samples-without-lines": "samples without lines",
@@ -292,18 +293,16 @@ def _steps(report: Examined) -> Answer:
     absent = _lacking_steps(report, n_steps)
     if absent is not None:
         return absent
-    counts = _step_counts(report, n_steps)
+    step_count = _step_count(report, n_steps)
     if n_steps < _MIN_STEPS:
-        return _lack("no-complete-step", counts=tuple(counts), status=PARTLY)
+        return _lack("no-complete-step", counts=(step_count,), status=PARTLY)
     # Empty if no process has a complete step. Then the answer says nothing of used steps.
     n_used_of_processes = _count_used_steps(report)
     uses_few = any(n_used < _MIN_STEPS for n_used in n_used_of_processes)
     if uses_few:
-        step_count, *counts_of_other_ranges = counts
         used_count = ("used", sum(n_used_of_processes))
-        all_counts = (step_count, used_count, *counts_of_other_ranges)
-        return _lack("few-steps", counts=all_counts, status=PARTLY)
-    return Answer(YES, tuple(counts))
+        return _lack("few-steps", counts=(step_count, used_count), status=PARTLY)
+    return Answer(YES, (step_count,))
 
 
 def _count_steps(report: Examined) -> int:
@@ -358,28 +357,21 @@ def _only_other_ranges(report: Examined) -> Answer:
     range_counts = report.other_families
     if report.reading.step is not None:
         fix = "leave out --step, or match one of the existing ranges"
-        pattern_counts = _step_counts(report, n_steps=0)
-        return Answer(NO, (*pattern_counts, *range_counts), fix=fix)
+        pattern_count = _step_count(report, n_steps=0)
+        return Answer(NO, (pattern_count, *range_counts), fix=fix)
     if report.reading.is_capture:
         return Answer(NO, tuple(range_counts), fix="leave out --step none")
     return Answer(NO, tuple(range_counts), fix=CATALOGUE["no-steps"].fix)
 
 
-def _step_counts(report: Examined, n_steps: int) -> list[tuple[str, int]]:
-    """Return the number of steps, with a noun that says what the steps are.
-
-    Unless the steps are found by a pattern, the largest families of other ranges follow, because
-    they could be steps too.
-    """
+def _step_count(report: Examined, n_steps: int) -> tuple[str, int]:
+    """Return the number of steps, with a noun that says what the steps are."""
     if report.family == REPETITION and n_steps:
-        return [("found by a periodic launch pattern", n_steps)]
+        return ("found by a periodic launch pattern", n_steps)
     if report.reading.step is not None:
         pattern = _quoted(report.reading.step.pattern)
-        return [(f"match --step {pattern}", n_steps)]
-    family = _quoted(report.family or "")
-    # The family of the steps is one of the shown families, so one less of the others is shown.
-    max_others = _MAX_FAMILIES_SHOWN - 1
-    return [(family, n_steps), *report.other_families[:max_others]]
+        return (f"match --step {pattern}", n_steps)
+    return (_quoted(report.family or ""), n_steps)
 
 
 def _phases(report: Examined) -> Answer:
@@ -525,6 +517,9 @@ def _idle_causes(report: Examined) -> Answer:
     n_records = report.counts.rows[versions.SYNCHRONIZATION]
     record_count = ("synchronization records", n_records)
     n_calls = report.counts.n_timed_calls
+    if n_calls and report.has("device-clock-unknown"):
+        status = _status_of_unknown_clocks(report)
+        return _lack("device-clock-unknown", _UNKNOWN_CLOCKS, status=status)
     if n_calls and report.digest.n_graphs:
         return _lack("graphs-as-a-whole", _ONLY_BETWEEN_GRAPHS, status=PARTLY)
     if n_calls:
@@ -534,13 +529,39 @@ def _idle_causes(report: Examined) -> Answer:
     return _lack("no-launches", _NO_CALLS)
 
 
+def _device_clock(report: Examined) -> Answer:
+    """Return how well the clocks of CPU and GPU agree.
+
+    Idle causes compare times of both. The answer is "partly" if the error of the clocks is large,
+    and "no" if the error is longer than a step.
+    """
+    if not report.counts.n_timed_calls:
+        return _lack("no-launches", _NO_CALLS)
+    if report.has("device-clock-unknown"):
+        text = "the clocks may differ by more than a step"
+        return _lack("device-clock-unknown", text, status=_status_of_unknown_clocks(report))
+    if report.has("device-clock-uncertain"):
+        text = "the clocks may differ by more than 1 ms"
+        return _lack("device-clock-uncertain", text, status=PARTLY)
+    if report.has("device-clock-apart"):
+        return Answer(YES, text="the clocks differ, and nsyspipe corrects this")
+    return Answer(YES, text="as far as nsyspipe can tell, the clocks agree within 1 ms")
+
+
+def _status_of_unknown_clocks(report: Examined) -> str:
+    """Return "no" if the clock of each GPU in the report is unknown, else "partly"."""
+    codes = [problem.code for problem in report.digest.problems]
+    n_unknown = codes.count("device-clock-unknown")
+    return NO if n_unknown >= len(report.pids) else PARTLY
+
+
 def _nccl_ranges(report: Examined) -> Answer:
     """Return how many NVTX ranges NCCL has, else why it has none."""
     n_ranges = report.digest.n_nccl_ranges
     if n_ranges:
         # A single rank calls NCCL too, although NCCL then launches no kernels.
         is_alone = report.sends_nothing and report.counts.rows[versions.KERNEL] > 0
-        noun = "ranges, no NCCL kernels: one rank" if is_alone else "ranges"
+        noun = "ranges (one rank needs no NCCL kernels)" if is_alone else "ranges"
         return _have(n_ranges, noun)
     if report.replays_communication:
         return _size_gap("replayed")
@@ -798,7 +819,11 @@ def _rank_numbers(reports: Sequence[Examined], beside: Beside) -> Answer:
             text = f"rank {repeated_number} occurs {n_times} times in {name}"
             repeated_rank = Answer(PARTLY, text=text, fix=_ONE_RUN)
     if len(processes) > 1:
-        unnamed = _lack("rank-by-order", "the reports do not identify the ranks", status=PARTLY)
+        unnamed = _lack(
+            "rank-by-order",
+            "numbered by order, because the reports do not identify them",
+            status=PARTLY,
+        )
         return repeated_rank or unnamed
     if len(ranks) == 1:
         return Answer(YES, text="one rank")
@@ -976,7 +1001,7 @@ def _links_of_ranks(
     topology = beside.topology
     pids = _pids(reports)
     if log is None and topology is None:
-        text = "no NCCL log and no topology file was passed or lies next to the reports"
+        text = "neither an NCCL log nor a topology file was passed or found next to the reports"
         fix = f"{_log_fix(reports)}. Also {_TOPOLOGY}"
         return Answer(NO, text=text, fix=fix)
     # If all ranks were captured, the world size is the number of ranks in the reports.
@@ -1121,6 +1146,9 @@ QUESTIONS = (
     Question("gpu_model", "the GPU of each rank", _each(_gpu_model)),
     Question("nccl_ranges", "the collective of each call", _each(_nccl_ranges)),
     Question("message_bytes", "bytes and bandwidth of collectives", _each(_message_bytes)),
+    Question(
+        "device_clock", "comparing CPU and GPU times, as for idle causes", _each(_device_clock)
+    ),
     Question("idle_causes", "why the GPU is idle", _each(_idle_causes)),
     Question("kernel_shapes", "slowdown under communication", _shapes_of_all),
     Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),

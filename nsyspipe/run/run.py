@@ -32,7 +32,7 @@ from nsyspipe.errors import (
 from nsyspipe.model import schema
 from nsyspipe.model.captured import RunCapture
 from nsyspipe.model.definitions import DEFINITIONS_VERSION
-from nsyspipe.model.names import few, ranges
+from nsyspipe.model.names import counted, few, ranges
 from nsyspipe.model.options import asked_ranks, check_kind, check_whole
 from nsyspipe.model.problems import SkippedCheck
 from nsyspipe.model.side_files import NcclFacts
@@ -151,6 +151,14 @@ class RunHeader:
     python_samplings: list[str] = field(default_factory=list)
     # Of the programs that nsys started, with masked secrets.
     commands: list[str] = field(default_factory=list)
+
+    @property
+    def python_samples_per_s(self) -> float | None:
+        """How often nsys should sample Python; None if not known, off, or not the same always."""
+        if len(self.python_samplings) != 1:
+            return None
+        (rate,) = self.python_samplings
+        return float(rate) if rate.isdecimal() else None
 
     @property
     def cuda_trace_methods(self) -> list[str]:
@@ -333,7 +341,7 @@ class Run(NamedTables, ABC):
     @property
     @abstractmethod
     def has_peer_records(self) -> bool:
-        """Whether NCCL Inspector recorded a process of the run, also without sends."""
+        """Whether the run has a file of NCCL Inspector, which may have no sends or receives."""
 
     @property
     @abstractmethod
@@ -646,8 +654,9 @@ class Run(NamedTables, ABC):
         if self.is_capture:
             steps = "a capture without steps"
         else:
-            steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} used"
-        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
+            steps = f"{counted(figures['n_steps'], 'step')}, {figures['n_summary_steps']} used"
+        ranks = counted(self.header.n_ranks, "rank")
+        return f"<Run {self.header.label!r}: {ranks}, {steps}>"
 
     def table(self, name: str) -> pa.Table:
         """Return the table with this name.

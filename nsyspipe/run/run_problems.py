@@ -362,9 +362,11 @@ def _problems_of_allocs(ranks: Ranks, steps: StepsTable) -> Iterator[Problem]:
         return
     n_calls = pc.add(steps["n_allocs"], steps["n_frees"])
     has_calls = pc.greater(n_calls, 0)
-    n_steps = pc.sum(has_calls.filter(steps["in_summary"])).as_py()
+    is_in_summary = steps["in_summary"]
+    n_steps = pc.sum(has_calls.filter(is_in_summary)).as_py()
     if n_steps:
-        yield problem("alloc-sizes-unrecorded", n=n_steps)
+        n_all_steps = pc.sum(is_in_summary).as_py()
+        yield problem("alloc-sizes-unrecorded", n=n_steps, total=n_all_steps)
 
 
 def _problems_of_slowest_rank(steps: StepsTable) -> Iterator[Problem]:

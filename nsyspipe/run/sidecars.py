@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field
@@ -19,6 +20,7 @@ from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
+from nsyspipe.reader.beside import problem_with_files
 from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
 if TYPE_CHECKING:
@@ -170,14 +172,16 @@ def run_sidecars(
     the step family that the chosen sidecars name.
     """
     fitting = []
-    problems = [*found.problems]
+    reason_of_stale: dict[Path, str] = {}
     for candidate in found.found:
         misfit = _misfit(candidate, digests)
         if misfit:
-            file = _shown(candidate.sidecar)
-            problems.append(problem("stale-sidecar", file=file, reason=misfit))
+            reason_of_stale[candidate.sidecar.path] = misfit
         else:
             fitting.append(candidate)
+    problems = [*found.problems]
+    if reason_of_stale:
+        problems.append(problem_with_files("stale-sidecar", reason_of_stale))
     agreeing, conflicts = _agreeing(fitting)
     problems += conflicts
     sidecars = tuple(candidate.sidecar for candidate in agreeing)

@@ -25,7 +25,7 @@ from nsyspipe.model.typed_tables import HostLinesTable, StepsTable
 from nsyspipe.reader.gpu_metrics import CLOCK
 from nsyspipe.run.counters import HZ_PER_MHZ, PERCENTS, CountedRanks, RankCounters
 from nsyspipe.run.digests import Rank, Ranks
-from nsyspipe.run.host_lines import with_short_names
+from nsyspipe.run.host_lines import paths_of_lines, with_short_names
 from nsyspipe.run.process import ProcessDigest
 
 
@@ -98,8 +98,7 @@ def line_bars_table(
         table = schema.LINE_BARS.table(columns)
         tables.append(table)
     joined = pa.concat_tables(tables).combine_chunks()
-    other_paths = pc.unique(host_lines["path"]).to_pylist()
-    return with_short_names(joined, other_paths)
+    return with_short_names(joined, paths_of_lines(host_lines))
 
 
 def _columns_of_lines(samples: LineSamples, bars: LineBars) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsyspipe.analysis.steps import TextFamilies
-from nsyspipe.model.names import few, listed
+from nsyspipe.model.names import few, listed, noun_for
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.typed_tables import (
     RangesOfReportTable,
@@ -95,7 +95,7 @@ def problems_of(processes: Sequence[UnrecordedProcess], missing: MissingRanks) -
     helpers = [process for process in processes if not process.is_rank]
     if helpers:
         n_ranges = sum(process.n_ranges for process in helpers)
-        activity = f"{_have(helpers)} {n_ranges:,} NVTX ranges"
+        activity = f"{_have(helpers)} {n_ranges:,} NVTX {noun_for(n_ranges, 'range')}"
         yield _problem(
             helpers, activity=activity, identity="", cost=_COST_OF_OTHERS, severity="info"
         )
@@ -108,13 +108,14 @@ def _problems_of_ranks(
     launching = [rank for rank in ranks if rank.n_launches]
     if launching:
         n_launches = sum(rank.n_launches for rank in launching)
-        activity = f"launched {n_launches:,} kernels or CUDA graphs"
+        kernels = noun_for(n_launches, "kernel")
+        activity = f"launched {n_launches:,} {kernels} or CUDA {noun_for(n_launches, 'graph')}"
         identity = _identify(launching, missing, len(ranks))
         yield _problem(launching, activity=activity, identity=identity, cost=_COST_OF_RANKS)
     stepping = [rank for rank in ranks if not rank.n_launches]
     if stepping:
         n_steps = sum(rank.n_steps for rank in stepping)
-        activity = f"{_have(stepping)} {n_steps:,} steps of the run"
+        activity = f"{_have(stepping)} {n_steps:,} {noun_for(n_steps, 'step')} of the run"
         identity = _identify(stepping, missing, len(ranks))
         yield _problem(stepping, activity=activity, identity=identity, cost=_COST_OF_RANKS)
 

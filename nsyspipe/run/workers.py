@@ -404,19 +404,36 @@ def size_of(file: ReportFile) -> int:
         return 0
 
 
-def _free_memory() -> int:
-    """Return the memory in bytes that new processes may take, 0 if the system does not say."""
-    limits = []
+def _free_memory(root: Path = Path("/")) -> int:
+    """Return the memory in bytes that new processes may take, 0 if the system does not say.
+
+    `root` is the directory with the files of the system.
+    """
+    limits_bytes = [_free_memory_of_machine(root), _free_memory_of_group(root)]
+    known_limits_bytes = [limit_bytes for limit_bytes in limits_bytes if limit_bytes is not None]
+    return min(known_limits_bytes, default=0)
+
+
+def _free_memory_of_machine(root: Path) -> int | None:
+    """Return the bytes that the machine has left, None if it does not say."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        for line in lines:
             if line.startswith("MemAvailable:"):
                 kibibytes = int(line.split()[1])
-                limits.append(kibibytes * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        has_limit = limit.isdigit()
-        if has_limit:
-            left = int(limit) - used
-            # 0 would mean that the memory is not known.
-            limits.append(max(left, 1))
-    return min(limits, default=0)
+                return kibibytes * 1024
+    return None
+
+
+def _free_memory_of_group(root: Path) -> int | None:
+    """Return the bytes that the control group has left, None if it has no limit.
+
+    0 would mean that the memory is not known, so the least is 1.
+    """
+    folder = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError, ValueError):
+        # Without a limit, the text is "max", which is no number.
+        limit_bytes = int((folder / "memory.max").read_text(encoding="ascii"))
+        used_bytes = int((folder / "memory.current").read_text(encoding="ascii"))
+        return max(limit_bytes - used_bytes, 1)
+    return None

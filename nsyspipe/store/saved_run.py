@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -422,11 +422,14 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 
 def _check_utc_time(text: str | None, place: str) -> None:
-    """Raise a ValueError if a text is not a time with a time zone. None is fine."""
+    """Raise a ValueError if a text is not a time in UTC. None is fine.
+
+    Runs are sorted and compared by the text, so another time zone would be misread.
+    """
     if text is None:
         return
-    has_time_zone = False
+    is_utc = False
     with contextlib.suppress(ValueError):
-        time = datetime.fromisoformat(str(text))
-        has_time_zone = time.tzinfo is not None
-    require(has_time_zone, f"{place}.captured_at_utc is not a time in UTC")
+        time = datetime.fromisoformat(text)
+        is_utc = time.utcoffset() == timedelta(0)
+    require(is_utc, f"{place}.captured_at_utc is not a time in UTC")

@@ -5,7 +5,14 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import asdict
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, are_among, launch_times
+from nsyspipe.analysis.attribution import (
+    NEVER,
+    UNKNOWN,
+    are_among,
+    by_process,
+    launch_times,
+    rows_by_process,
+)
 from nsyspipe.analysis.intervals import Slices
 from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
@@ -17,6 +24,18 @@ def launches(*rows):
     return canonical.LAUNCHES.table(
         {name: [row[at] for row in rows] for at, name in enumerate(names)}
     )
+
+
+@pytest.mark.parametrize("split", [by_process, rows_by_process])
+def test_each_process_has_its_rows_in_order_and_an_empty_table_without_rows(split):
+    table = launches((7, 50, 1), (3, 20, 2), (7, 10, 3), (9, 5, 4))
+    starts = [rows["start_ns"].to_pylist() for rows in split(table, [3, 5, 7])]
+    assert starts == [[20], [], [50, 10]]
+    assert split(table, []) == []
+
+
+def test_without_a_table_each_process_has_none():
+    assert by_process(None, [3, 5]) == [None, None]
 
 
 def called(ops):

@@ -1,6 +1,9 @@
 """Samples of Python in the idle time of a GPU, against a count sample by sample."""
 
+from collections import Counter
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.host_lines import (
@@ -11,6 +14,7 @@ from nsyspipe.analysis.host_lines import (
     PythonThread,
     count_calls,
     count_functions,
+    count_holds,
     count_lines,
     find_host_lines,
     join_host_lines,
@@ -40,7 +44,7 @@ def thread(times, innermost, in_program, n_lines, stacks=None):
     columns = {"process_id": [1] * len(times), "time_ns": times}
     columns |= {"innermost": innermost, "in_program": in_program}
     columns |= {"first_frame": np.cumsum(n_frames) - n_frames, "n_frames": n_frames}
-    columns["let_go"] = [-1] * len(times)
+    columns |= {"held_after": [-1] * len(times), "let_go": [-1] * len(times)}
     frames = PYTHON_FRAMES.table({"line": [line for stack in stacks for line in stack]})
     return PythonThread(PYTHON_SAMPLES.table(columns), lines(n_lines), frames)
 
@@ -110,28 +114,30 @@ def test_without_calls_no_cause_is_known(idle):
 
 def test_captures_of_one_rank_are_joined():
     first = HostLines(
-        lines(2),
-        ints(50),
-        ints(0),
-        ints(1),
-        ints(1),
-        ints(-1),
-        ints(0),
-        ints(1),
-        ints(-1),
-        ints(1, 0),
+        lines=lines(2),
+        times=ints(50),
+        window=ints(0),
+        cause=ints(1),
+        innermost=ints(1),
+        in_program=ints(-1),
+        first_frame=ints(0),
+        n_frames=ints(1),
+        held_after=ints(-1),
+        let_go=ints(-1),
+        frames=ints(1, 0),
     )
     second = HostLines(
-        lines(3),
-        ints(70),
-        ints(1),
-        ints(-1),
-        ints(2),
-        ints(0),
-        ints(1),
-        ints(2),
-        ints(1),
-        ints(0, 2, 1),
+        lines=lines(3),
+        times=ints(70),
+        window=ints(1),
+        cause=ints(-1),
+        innermost=ints(2),
+        in_program=ints(0),
+        first_frame=ints(1),
+        n_frames=ints(2),
+        held_after=ints(2),
+        let_go=ints(1),
+        frames=ints(0, 2, 1),
     )
     joined = join_host_lines([HostLinesPart(first, 0, 0), HostLinesPart(second, 4, 1000)])
     assert joined.lines.num_rows == 5
@@ -139,6 +145,7 @@ def test_captures_of_one_rank_are_joined():
     assert joined.window.tolist() == [0, 5]
     assert joined.innermost.tolist() == [1, 4]
     assert joined.in_program.tolist() == [-1, 2]
+    assert joined.held_after.tolist() == [-1, 4]
     assert joined.let_go.tolist() == [-1, 3]
     assert joined.frames.tolist() == [1, 0, 2, 4, 3]
     assert joined.first_frame.tolist() == [0, 3]
@@ -147,11 +154,60 @@ def test_captures_of_one_rank_are_joined():
 
 def test_equal_lines_of_several_captures_are_one_line():
     part = HostLines(
-        lines(1), ints(5), ints(0), ints(1), ints(0), ints(0), ints(0), ints(0), ints(-1)
+        lines=lines(1),
+        times=ints(5),
+        window=ints(0),
+        cause=ints(1),
+        innermost=ints(0),
+        in_program=ints(0),
+        first_frame=ints(0),
+        n_frames=ints(0),
+        held_after=ints(0),
+        let_go=ints(0),
     )
     joined = join_host_lines([HostLinesPart(part, 0, 0), HostLinesPart(part, 1, 9)])
     counts = count_lines(joined, joined.innermost)
     assert (counts.n_samples.tolist(), counts.n_idle_windows.tolist()) == ([2], [2])
+    holds = count_holds(joined)
+    assert (holds.counts.line.tolist(), holds.held_after.tolist()) == ([0], [0])
+    assert holds.counts.n_samples.tolist() == [2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pairs_of_lines_are_those_of_a_loop_over_samples(seed):
+    random = np.random.default_rng(seed)
+    n_samples = 200
+    # Lines 3 to 5 are equal to lines 0 to 2.
+    let_go = random.integers(-1, 6, n_samples)
+    held_after = np.where(let_go < 0, -1, random.integers(-1, 6, n_samples))
+    cause = random.integers(-1, len(HOST_CAUSES), n_samples)
+    samples = HostLines(
+        lines=pa.concat_tables([lines(3), lines(3)]),
+        times=np.arange(n_samples),
+        window=random.integers(0, 3, n_samples),
+        cause=cause,
+        innermost=np.zeros(n_samples, np.int64),
+        held_after=held_after,
+        let_go=let_go,
+    )
+    n_samples_of = Counter()
+    n_idle_samples_of = Counter()
+    windows_of = {}
+    columns = (held_after, let_go, cause, samples.window)
+    for after, line, code, window in zip(*(column.tolist() for column in columns), strict=True):
+        if line < 0:
+            continue
+        pair = (after % 3 if after >= 0 else -1, line % 3)
+        n_samples_of[pair] += 1
+        n_idle_samples_of[pair] += code >= 0
+        if code >= 0:
+            windows_of.setdefault(pair, set()).add(window)
+    holds = count_holds(samples)
+    pairs = list(zip(holds.held_after.tolist(), holds.counts.line.tolist(), strict=True))
+    assert dict(zip(pairs, holds.counts.n_samples.tolist(), strict=True)) == n_samples_of
+    assert dict(zip(pairs, holds.counts.n_idle_samples.tolist(), strict=True)) == n_idle_samples_of
+    n_windows = dict(zip(pairs, holds.counts.n_idle_windows.tolist(), strict=True))
+    assert n_windows == {pair: len(windows_of.get(pair, ())) for pair in pairs}
 
 
 # Lines of functions: two of them have the same name, in different files.
@@ -187,6 +243,7 @@ def host_lines_of(causes, windows_of_samples, stacks):
         cause=np.array(causes, np.int64),
         innermost=none,
         in_program=none,
+        held_after=none,
         let_go=none,
         first_frame=np.cumsum(n_frames) - n_frames,
         n_frames=n_frames,

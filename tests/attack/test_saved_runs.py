@@ -153,6 +153,38 @@ def test_each_field_of_the_details_is_checked(copy, attempts, part):
     assert_unusable(with_details(copy, lambda found: {**found, part: "x"}))
 
 
+@pytest.mark.parametrize(
+    ("captured_at", "is_utc"),
+    [
+        ("2001-09-09T01:46:40Z", True),
+        ("2001-09-09T01:46:40+00:00", True),
+        ("2001-09-09T03:46:40+02:00", False),
+        ("2001-09-09T01:46:40", False),
+        ("2001-09-09T01:46:40-00:01", False),
+        ("yesterday", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["header", "header.capture"])
+def test_times_of_a_saved_run_are_in_utc(copy, place, captured_at, is_utc):
+    details = json.loads(nsyspipe.load(copy, run_id=RUN_ID)._row["details"])
+    header = details["header"]
+    changed_part = {"captured_at_utc": captured_at}
+    if place == "header":
+        header |= changed_part
+    else:
+        header["capture"] = changed_part
+    refused_field, *_ = problem_of_details(details).split()
+    assert refused_field == ("-" if is_utc else f"{place}.captured_at_utc")
+
+
+def problem_of_details(details):
+    try:
+        parse_details(json.dumps(details))
+    except ValueError as error:
+        return str(error)
+    return "-"
+
+
 def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
     for kind in saved_run._OBJECTS.values():
         for one in fields(kind):

@@ -39,6 +39,21 @@ def test_without_an_id_all_are_listed():
     assert set(ids_in("findings")) <= set(listed)
 
 
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("stream dependency", "stream-dependency"),
+        ("idle: stream dependency", "idle_dependency"),
+        ("exposed copies", "exposed_memory"),
+        ("slowdown under communication", "slowdown_ratio"),
+        ("Slowdown under comm", "slowdown_ratio"),
+        ("idle before", "idle_ns_per_step"),
+    ],
+)
+def test_a_label_of_an_output_is_explained(label, name):
+    assert json.loads(explain(label, "--json", "-").stdout)["id"] == name
+
+
 def test_an_unknown_id_is_an_error_with_suggestions():
     done = explain("stragler")
     assert isinstance(done.exception, OptionError)

@@ -28,10 +28,11 @@ from nsyspipe.model.schema import FINDINGS
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.difference import (
     FiguresOfOneSide,
-    _facts_of_one_fix,
+    _fact_without_value,
     figures_of_one_side,
     notes,
 )
+from nsyspipe.run.run import RunHeader
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
 from tests.build.tools import Changed
@@ -132,8 +133,8 @@ def test_settings_of_logs_are_not_named_settings_of_the_environment(tmp_path, wo
         run_of(tmp_path / "b", NCCL_ALGO="Ring"),
     )
     row = facts(before, after)["NCCL settings"]
-    worded(_facts_of_one_fix([row]), "no log")
-    (told,) = _facts_of_one_fix([facts(Changed(before, nccl=LINK), after)["NCCL settings"]])
+    worded([_fact_without_value(row)], "no log")
+    told = _fact_without_value(facts(Changed(before, nccl=LINK), after)["NCCL settings"])
     assert "NCCL_P2P_DISABLE" in told
     worded(told, "one log")
 
@@ -419,6 +420,15 @@ def test_the_rate_of_python_samples_is_read_from_the_options_of_the_capture(
         builder.add("META_DATA_CAPTURE", name=name, value=rate)
     builder.write(tmp_path / "r.sqlite")
     assert nsyspipe.load(tmp_path, jobs=1).header.python_samplings == samplings
+
+
+@pytest.mark.parametrize(
+    ("samplings", "per_s"),
+    [(["1000"], 1000.0), (["off"], None), ([], None), (["1000", "200"], None)],
+)
+def test_samples_per_second_are_known_if_all_reports_have_one_rate(samplings, per_s):
+    header = RunHeader("run", "label", 1, None, [], [], [], [], None, [])
+    assert replace(header, python_samplings=samplings).python_samples_per_s == per_s
 
 
 @pytest.mark.slow

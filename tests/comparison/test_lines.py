@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from nsyspipe.comparison.lines import TOPIC, line_changes
-from nsyspipe.findings.host_lines import HOST_FUNCTION, HOST_LINE, LOCK_HOLDER_LINE
+from nsyspipe.findings.host_lines import HOST_FUNCTION, HOST_LINE, LOCK_HELD_BY_OTHER
 from nsyspipe.model import schema
 
 
@@ -67,7 +67,7 @@ def test_functions_and_holders_of_the_lock_are_compared_too():
         capture(
             sync_bound={
                 HOST_FUNCTION: line("a.py", last_line=last_line),
-                LOCK_HOLDER_LINE: line("spin.py", number=last_line),
+                LOCK_HELD_BY_OTHER: line("spin.py", number=last_line),
             }
         )
         for last_line in (5, 6)

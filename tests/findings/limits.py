@@ -578,6 +578,8 @@ NO_LIMITS = {
     "findings.profiler._MAX_SHOWN_RANKS": SHOWN,
     "findings.late_node._NEVER_NS": "a time that no rank has",
     "findings.model.BOUND_OVER_MEASURED": "a factor of what was measured",
+    "findings.host_lines._NS_PER_S": "a unit",
+    "findings.host_lines._PLACES_PER_LINE": "counts the line and the code behind it",
     "findings.slow_link._NS_PER_S": "a unit",
     "findings.straggler._MAX_NAMED_RANKS": SHOWN,
 }

@@ -8,6 +8,8 @@ import nsyspipe
 from nsyspipe.findings.late_node import find_late_node
 from nsyspipe.model import schema
 from nsyspipe.report.findings import parts_text
+from nsyspipe.report.first_screen import nothing_sentences
+from nsyspipe.report.overview import checks_of, recommendations_of
 from nsyspipe.report.verdict import verdict
 from tests.build import nccl_layouts as nccl
 from tests.build.tools import edit, run_of
@@ -279,6 +281,13 @@ def test_the_idle_cause_is_null_if_the_device_clock_may_be_off(tmp_path, lag, co
         True,
     )
     assert {row[cause] is None for row in causes(run) for cause in CAUSES} == {code == "unknown"}
+
+
+def test_idle_time_whose_cause_is_not_known_is_not_called_fine(tmp_path, worded):
+    run = report(tmp_path, lag=100 * MS)
+    checks = checks_of(run)
+    assert {"input-bound", "launch-bound", "sync-bound"} <= {*checks.skipped_rules}
+    worded(nothing_sentences(run, recommendations_of(run), checks))
 
 
 @pytest.mark.slow

@@ -1,17 +1,22 @@
 """The line of Python of a finding: each limit, and the rank and cause that samples are of."""
 
+from collections import Counter
+from typing import NamedTuple
+
 import pytest
+from hypothesis import given, strategies as st
 
 from nsyspipe.findings.host_lines import (
     HOST_CALL,
     HOST_FUNCTION,
     HOST_LINE,
     INNERMOST_LINE,
-    LET_GO_LINE,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
+    MANY_MISSING,
     NO_MAIN_LINE,
     NOT_SEEN_IN_TIME,
     NOT_WHY_LATE,
@@ -57,6 +62,7 @@ def figures(
     idle=(100, 0),
     *,
     waits=None,
+    samples_per_s=None,
     with_lock=False,
     **evidence,
 ):
@@ -73,6 +79,7 @@ def figures(
         kernels=schema.KERNEL_COSTS.empty(),
         host_lines=rows,
         lock_waits=waits or {},
+        python_samples_per_s=samples_per_s,
     )
     found = line_figures(seen, name, Finding("", "", "", None, evidence))
     return found if with_lock else without_lock(found)
@@ -105,6 +112,23 @@ def test_a_line_needs_half_of_the_samples():
     assert figures(less) == {LINE_UNKNOWN: NO_MAIN_LINE}
 
 
+def test_a_line_needs_half_of_the_samples_that_were_due():
+    # 4 steps with 5 ms of idle time are 20 samples at 1000 per second, and 22 at 1100.
+    idle = (5_000_000, 5_000_000)
+    rows = lines(*both("a.py", 10, 4))
+    assert named(figures(rows, "input-bound", idle=idle, samples_per_s=1000.0))["file"] == "a.py"
+    found = figures(rows, "input-bound", idle=idle, samples_per_s=1100.0)
+    assert found == {LINE_UNKNOWN: MANY_MISSING}
+
+
+def test_samples_are_due_only_of_ranks_with_samples():
+    # Rank 1 idles too, but Python was not sampled there.
+    idle = (5_000_000, 5_000_000)
+    rows = lines(*both("a.py", 10, 4))
+    found = figures(rows, "input-bound", n_ranks=2, idle=idle, samples_per_s=1000.0, rank=None)
+    assert named(found)["file"] == "a.py"
+
+
 @pytest.mark.parametrize(("n_unseen", "reason"), [(10, NOT_SEEN_IN_TIME), (9, NO_MAIN_LINE)])
 def test_samples_that_were_not_taken_in_time_name_no_line(n_unseen, reason):
     unseen = (0, "innermost", NOT_SEEN, n_unseen, 4)
@@ -118,13 +142,127 @@ def test_samples_of_few_steps_that_were_not_taken_in_time_are_the_reason_too():
     assert figures(rows) == {LINE_UNKNOWN: NOT_SEEN_IN_TIME}
 
 
-@pytest.mark.parametrize(("counts", "is_named"), [((5, 3, 2), True), ((4, 3, 3), False)])
-def test_the_line_at_which_the_lock_was_let_go_of_needs_half_of_these_samples(counts, is_named):
-    unseen = (0, "innermost", NOT_SEEN, 10, 1)
-    let_go = [(0, "let_go", f"{count}{place}.py", count, 1) for place, count in enumerate(counts)]
-    found = figures(lines(unseen, *let_go))
+class Hold(NamedTuple):
+    """Samples that were due while a thread held the lock between two lines."""
+
+    after_line: int | None
+    line: int
+    n_samples: int
+    n_steps: int = 4
+    after_function: str = "train"
+    rank: int = 0
+    frame: str = "let_go"
+
+
+def hold_rows(*holds):
+    """Build `schema.HOST_LINES` of holds in the function `train` of a.py."""
+    rows = []
+    for hold in holds:
+        row = dict.fromkeys(schema.HOST_LINES.names)
+        row |= {"rank": hold.rank, "frame": hold.frame}
+        row |= {"file": "a.py", "line": hold.line, "function": "train"}
+        if hold.after_line is not None:
+            row |= {"after_file": "a.py", "after_line": hold.after_line}
+            row["after_function"] = hold.after_function
+        for cause in ("idle", "input", "launch", "blocked"):
+            row |= {f"n_{cause}_samples": hold.n_samples, f"n_{cause}_steps": hold.n_steps}
+        rows.append(row | {"n_samples": hold.n_samples})
+    return rows
+
+
+def held(*holds, **more):
+    """Return the lines between which the main thread held the lock, and the number of samples.
+
+    None if no lines are named. No sample of the main thread was taken in time.
+    """
+    n_unseen = sum(hold.n_samples for hold in holds)
+    unseen = lines((0, "innermost", NOT_SEEN, max(n_unseen, 5), 4)).to_pylist()
+    found = figures(schema.HOST_LINES.from_rows([*unseen, *hold_rows(*holds)]), **more)
     assert found[LINE_UNKNOWN] == NOT_SEEN_IN_TIME
-    assert (LET_GO_LINE in found) == is_named
+    if LOCK_HELD not in found:
+        return None
+    hold = found[LOCK_HELD]
+    return hold["after_line"], hold["line"], hold["n_samples"], hold["n_of_samples"]
+
+
+def test_the_code_of_a_hold_needs_half_of_the_samples_of_holds():
+    assert held(Hold(10, 12, 5), Hold(20, 22, 4), Hold(None, 1, 1)) == (10, 12, 5, 10)
+    assert held(Hold(10, 12, 4), Hold(20, 22, 3), Hold(30, 32, 3)) is None
+
+
+def test_four_samples_of_holds_are_too_few():
+    assert held(Hold(191, 184, 5)) == (191, 184, 5, 5)
+    assert held(Hold(191, 184, 4)) is None
+
+
+def test_holds_share_one_line():
+    assert held(Hold(97, 97, 9), Hold(95, 97, 1)) == (97, 97, 10, 10)
+
+
+def test_holds_share_the_part_that_all_of_them_ran():
+    # The first two lead round the loop from 191 over 195 to 184. The last one ends at 195.
+    holds = [Hold(191, 184, 4), Hold(187, 184, 3), Hold(187, 195, 3)]
+    assert held(*holds) == (191, 195, 10, 10)
+
+
+def test_a_shared_part_may_lead_round_the_loop():
+    holds = [Hold(187, 184, 3), Hold(191, 184, 2), Hold(191, 182, 2)]
+    assert held(*holds) == (191, 182, 7, 7)
+
+
+def test_two_parts_that_ran_equally_often_are_not_named():
+    assert held(Hold(10, 12, 5), Hold(20, 22, 5)) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 9)), min_size=1))
+def test_the_shared_part_is_in_most_holds(ends_and_counts):
+    holds = [Hold(*row) for row in ends_and_counts]
+    # Each line is a point of a circle, and so is the code behind it: 10, 15, 20, and so on.
+    n_samples = Counter()
+    for after, line, n in ends_and_counts:
+        end = 10 * line if line >= after else 10 * line + 60
+        for point in range(10 * after, end + 5, 5):
+            n_samples[(point - 10) % 60] += n
+    most = max(n_samples.values())
+    shared = held(*holds)
+    if shared is not None:
+        first, last, n_of_part, _ = shared
+        assert n_of_part == most
+        assert n_samples[10 * first - 10] == most
+        assert n_samples[10 * last - 10] == most
+        assert n_samples[(10 * last - 5) % 60] < most
+
+
+def test_holds_from_a_line_of_another_function_stay_apart():
+    of_other_function = Hold(21, 184, 4, after_function="forward")
+    assert held(of_other_function, Hold(191, 184, 4), Hold(186, 187, 1)) is None
+    assert held(of_other_function._replace(n_samples=5), Hold(191, 184, 5)) is not None
+
+
+def test_holds_without_a_sample_before_count_only_in_the_total():
+    assert held(Hold(None, 184, 5), Hold(191, 184, 5)) == (191, 184, 5, 10)
+    assert held(Hold(None, 184, 6), Hold(191, 184, 5)) is None
+
+
+def test_holds_of_several_ranks_are_added():
+    holds = [Hold(191, 184, 3), Hold(191, 184, 2, rank=1)]
+    assert held(*holds, n_ranks=2, rank=None) == (191, 184, 5, 5)
+
+
+def test_every_figure_of_a_hold():
+    unseen = lines((0, "innermost", NOT_SEEN, 9, 4)).to_pylist()
+    hold = hold_rows(Hold(21, 184, 9, after_function="forward"))
+    found = figures(schema.HOST_LINES.from_rows([*unseen, *hold]))
+    assert found[LOCK_HELD] == {
+        "after_file": "a.py",
+        "after_line": 21,
+        "after_function": "forward",
+        "file": "a.py",
+        "line": 184,
+        "function": "train",
+        "n_samples": 9,
+        "n_of_samples": 9,
+    }
 
 
 def test_a_line_needs_half_of_the_steps():
@@ -209,13 +347,15 @@ def test_the_wait_for_the_lock_is_that_of_the_cause_and_a_mean_of_ranks():
     assert (found[LOCK_WAIT], found[LOCK_WAIT_SHARE]) == (30.0, 0.3)
 
 
-def is_holder_named(wait_ns, n_samples):
+def is_holder_named(wait_ns, n_samples, n_steps=4):
     """Tell whether the holder of the lock is named, given waits in 100 ns of idle time."""
-    held = (0, "lock_holder", "spin.py", n_samples, 4)
+    hold = Hold(52, 52, n_samples, n_steps, frame="lock_holder")
+    rows = [*lines(*both("a.py", 10, 4)).to_pylist(), *hold_rows(hold)]
     waits = {0: NO_WAITS | {"input": wait_ns}}
-    found = lock_figures(lines(*both("a.py", 10, 4), held), waits)
+    found = lock_figures(schema.HOST_LINES.from_rows(rows), waits)
     assert named(found)["file"] == "a.py"
-    return LOCK_HOLDER_LINE in found
+    assert LOCK_HELD not in found
+    return LOCK_HELD_BY_OTHER in found
 
 
 def test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time():
@@ -225,6 +365,11 @@ def test_the_holder_of_the_lock_is_named_from_a_tenth_of_the_idle_time():
 
 def test_four_samples_of_the_holder_of_the_lock_are_too_few():
     assert not is_holder_named(wait_ns=10, n_samples=4)
+
+
+def test_the_holder_of_the_lock_needs_samples_in_half_of_the_steps():
+    assert is_holder_named(wait_ns=10, n_samples=5, n_steps=2)
+    assert not is_holder_named(wait_ns=10, n_samples=5, n_steps=1)
 
 
 def test_waits_for_the_lock_are_known_without_samples():
@@ -262,6 +407,14 @@ def named_functions(*rows):
 def test_a_function_needs_half_of_the_samples():
     assert named_functions(("half", 10, 10, 0.0)) == "half"
     assert named_functions(("less", 9, 9, 0.0)) == NO_MAIN_LINE
+
+
+def test_a_function_needs_half_of_the_samples_that_were_due():
+    # 4 steps with 10 ms of idle time are 40 samples at 1000 per second, and 44 at 1100.
+    idle = (10_000_000, 0)
+    rows = stack_rows(("function", "half", 20, 20, 0.0))
+    assert HOST_FUNCTION in figures(rows, "input-bound", idle=idle, samples_per_s=1000.0)
+    assert HOST_FUNCTION not in figures(rows, "input-bound", idle=idle, samples_per_s=1100.0)
 
 
 def test_a_function_that_all_other_samples_have_too_is_the_loop():

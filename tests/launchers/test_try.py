@@ -189,6 +189,9 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab, worded):
 REFUSED = [
     # The command, and what its error begins with.
     ("--captures 0", "--captures 0"),
+    ("--captures two", "--captures two"),
+    ("--captures=", "--captures"),
+    ("--set", "--set"),
     ("--set NCCL", "'NCCL'"),
     ("--finding grad-copy --with --view", "--finding"),
     ("--finding nonsense", "--finding nonsense"),

@@ -1,11 +1,13 @@
 """What the tools answer: the bytes of the command line, some keys of them, or its errors."""
 
+import inspect
 import json
 import os
 import shutil
 
 import pytest
 
+import nsyspipe
 from nsyspipe.errors import InputError, NotAReportError, NsyspipeError, OptionError
 from nsyspipe.mcp.arguments import AnalyzeArguments, DiffArguments, WhatifArguments, parse
 from nsyspipe.mcp.roots import Roots
@@ -13,6 +15,22 @@ from nsyspipe.mcp.tools import Tools, with_keys
 from tests.cli.tools import nsyspipe_here
 
 KINDS = {"analyze": AnalyzeArguments, "diff": DiffArguments, "whatif": WhatifArguments}
+
+
+def test_changes_are_the_parameters_of_the_call():
+    parameters = inspect.signature(nsyspipe.whatif).parameters.values()
+    changes = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    assert WhatifArguments(run=["a"], step="b", keys=["c"]).changes() == changes
+
+
+class MoreArguments(WhatifArguments, frozen=True):
+    """Arguments with one change more."""
+
+    larger_batch: bool = False
+
+
+def test_a_further_change_needs_no_second_place():
+    assert MoreArguments(run=["a"], larger_batch=True).changes()["larger_batch"] is True
 
 
 def answered(tools, tool, **arguments):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsyspipe.reader.facts import commands_of
+from nsyspipe.reader.facts import commands_of, read_capture_rows
 from nsyspipe.reader.report import open_report
 from tests.attack.test_sidecar_secrets import TOKENS
 from tests.build.trace import steady_rank
@@ -15,7 +15,7 @@ def commands(tmp_path, *of_processes, extra=()):
     for name, value in extra:
         builder.add("META_DATA_CAPTURE", name=name, value=value)
     with open_report(str(builder.write(tmp_path / "r.sqlite"))) as report:
-        return commands_of(report)
+        return commands_of(read_capture_rows(report))
 
 
 def test_arguments_stand_in_their_order(tmp_path):

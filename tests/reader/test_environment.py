@@ -4,8 +4,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.nsys.command_words import joined_environments
-from nsyspipe.reader.facts import read_environment
-from nsyspipe.reader.report import open_report
+from nsyspipe.reader.facts import read_capture_rows, read_environment
+from nsyspipe.reader.metadata import read_capture
+from nsyspipe.reader.report import CAPTURE_META, Report, open_report
 from nsyspipe.report.export import write
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank
@@ -20,7 +21,7 @@ def written(path, **variables):
 
 def environment(tmp_path, **variables):
     with open_report(written(tmp_path / "r_0.sqlite", **variables)) as report:
-        return read_environment(report)
+        return read_environment(read_capture_rows(report))
 
 
 def test_allowed_variables_are_read_with_their_values(tmp_path):
@@ -73,3 +74,26 @@ def test_other_variables_are_never_in_a_document_or_store(tmp_path, name):
 )
 def test_values_of_processes_stand_side_by_side(processes, joined):
     assert joined_environments(processes) == joined
+
+
+def test_the_table_of_the_capture_is_read_once(tmp_path, monkeypatch):
+    """A second query counts the variables that nsyspipe does not read."""
+    queries = []
+    select = Report.select
+    number = Report.number
+
+    def counted_select(report, table, *arguments, **options):
+        queries.append(("rows", table))
+        return select(report, table, *arguments, **options)
+
+    def counted_number(report, table, expression, *arguments):
+        # The check of lengths comes first, once for each report.
+        if "octet_length" not in expression:
+            queries.append(("number", table))
+        return number(report, table, expression, *arguments)
+
+    monkeypatch.setattr(Report, "select", counted_select)
+    monkeypatch.setattr(Report, "number", counted_number)
+    read_capture(str(written(tmp_path / "r_0.sqlite", NCCL_DEBUG="INFO")), None)
+    of_capture = [kind for kind, table in queries if table == CAPTURE_META]
+    assert of_capture == ["rows", "number"]

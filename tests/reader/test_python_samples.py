@@ -72,6 +72,29 @@ def test_a_thread_lets_go_of_the_lock_at_a_line_of_the_program(tmp_path):
     assert found.samples["n_frames"].to_pylist() == [1, 0]
 
 
+TRAIN = "/home/me/job/train.py"
+FORWARD = [READ, ("forward", TRAIN, 21), ("train", TRAIN, 184), MAIN]
+OPTIMIZER = [READ, ("train", TRAIN, 191), MAIN]
+
+
+def test_a_thread_holds_the_lock_after_the_line_of_its_last_sample_before(tmp_path):
+    builder = sample(a_rank(), 300, *OPTIMIZER)
+    for at in (410, 510):
+        sample(builder, at, *FORWARD, state=HELD)
+    found = read(tmp_path, builder)
+    assert places(found, "held_after") == [None, (TRAIN, 191), (TRAIN, 191)]
+    assert places(found, "let_go") == [None, (TRAIN, 184), (TRAIN, 184)]
+
+
+def test_without_a_sample_before_it_is_not_known_after_which_line_the_lock_was_held(tmp_path):
+    builder = sample(a_rank(), 300, *OPTIMIZER, category=2)
+    sample(builder, 310, *FORWARD, BOOTSTRAP, category=1, state=HELD)
+    sample(builder, 410, *FORWARD, category=2, state=HELD)
+    found = read(tmp_path, builder)
+    assert places(found, "held_after") == [None, (TRAIN, 191)]
+    assert found.samples_of_others["held_after"].to_pylist() == [-1]
+
+
 def test_a_sample_that_was_not_taken_in_time_shows_no_line(tmp_path):
     builder = sample(a_rank(), 300, READ, MAIN)
     sample(builder, 400, READ, MAIN, state=HELD)
@@ -100,6 +123,7 @@ def test_the_only_other_thread_is_read_where_it_holds_the_lock(tmp_path):
     sample(builder, 420, SPIN, BOOTSTRAP, category=1, state=HELD)
     found = read(tmp_path, builder)
     assert found.samples_of_others["time_ns"].to_pylist() == [420]
+    assert found.samples_of_others["held_after"] == found.samples_of_others["let_go"]
     assert lines_of_holder(found) == [52]
 
 

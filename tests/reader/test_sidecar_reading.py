@@ -4,6 +4,7 @@ import json
 import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -78,6 +79,52 @@ def test_a_sidecar_of_other_reports_is_ignored(
     assert [
         sorted(one.by_argument) for one in found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite").found
     ] == [[0], [1]]
+
+
+def test_a_sidecar_may_be_a_link_as_a_report_may_be_one(tmp_path):
+    capture, linked = tmp_path / "capture", tmp_path / "linked"
+    capture.mkdir()
+    linked.mkdir()
+    put(capture, RANKS | {"nccl_log_files": ["ddp.nccl.log"]})
+    (capture / "ddp.nccl.log").write_text(LOG)
+    (linked / "ddp.capture.json").symlink_to(capture / "ddp.capture.json")
+    result = found(linked)
+    (one,) = result.found
+    assert (sorted(one.by_argument), result.problems) == ([0, 1], ())
+    # What the sidecar names is looked for in the directory of the link.
+    log, _, problems = read_beside([one.sidecar], wants_log=True, wants_topology=False)
+    assert (log, [one.code for one in problems]) == (None, ["sidecar-file-unusable"])
+
+
+def secret(folder):
+    path = folder / "secret.json"
+    path.write_text(json.dumps({"auths": {"registry": {"auth": "hunter2"}}, "name": "hunter2 x"}))
+    return path
+
+
+def large(folder):
+    path = folder / "large.json"
+    path.write_text(json.dumps(RANKS) + " " * 2**20)
+    return path
+
+
+def pipe(folder):
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [secret, large, pipe, lambda folder: folder, lambda _: Path("/dev/zero")],
+    ids=["secret", "large", "pipe", "directory", "device"],
+)
+def test_of_the_target_of_a_link_nothing_is_taken_but_a_sidecar(tmp_path, target):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "ddp.capture.json").symlink_to(target(tmp_path))
+    result = found(runs)
+    assert result.found == ()
+    assert "hunter2" not in repr(result)
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
@@ -357,6 +404,10 @@ def beside(folder, **named):
     return log, topology, unusable
 
 
+def numbers_of(message):
+    return [int(number) for number in re.findall(r"\d+", message)]
+
+
 def files_of(message):
     return re.findall(r"[\w./]+\.(?:log|txt)\b", message)
 
@@ -385,8 +436,29 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path, worded):
     logs = ["b.log", "a.log", "c.log", "d.log"]
     log, topology, problems = beside(tmp_path, nccl_log_files=logs, topology_file="topo.txt")
     assert (log.communicators != (), topology) == (True, None)
-    assert [files_of(one) for one in problems] == [["c.log"], ["d.log"], ["b.log"], ["topo.txt"]]
-    worded(problems)
+    (message,) = problems
+    # The fourth file is only counted.
+    assert files_of(message) == ["c.log", "d.log", "b.log"]
+    worded(message)
+
+
+def test_any_number_of_missing_files_is_one_problem(tmp_path):
+    names = [f"rank{number}.log" for number in range(4000)]
+    _, _, (message,) = beside(tmp_path, nccl_log_files=names)
+    assert numbers_of(message) == [4000, 0, 1, 2, 3997]
+
+
+def test_any_number_of_unusable_sidecars_is_one_problem(tmp_path):
+    for node in range(50):
+        put(tmp_path, "no JSON", f"ddp.node{node:02}.capture.json")
+    put(tmp_path, RANKS, "ddp.node77.capture.json")
+    (tmp_path / "ddp.node99.capture.json").mkdir()
+    result = found(tmp_path)
+    assert len(result.found) == 1
+    (problem,) = result.problems
+    assert problem.code == "unusable-sidecar"
+    # In all, three of one reason, the others of it, and one of another reason.
+    assert numbers_of(problem.message) == [51, 0, 1, 2, 47, 99]
 
 
 @pytest.mark.parametrize(
@@ -410,8 +482,9 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name, worded):
         runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt"
     )
     assert (log, topology) == (None, None)
-    assert files_of(problems[1]) == ["topo.txt"]
-    worded(problems)
+    (message,) = problems
+    assert files_of(message)[-1] == "topo.txt"
+    worded(message)
 
 
 # Two GPUs and two NICs; nvidia-smi underlines its header.

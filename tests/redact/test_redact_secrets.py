@@ -211,9 +211,24 @@ def test_models_of_gpus_versions_and_names_of_tables_are_told_from_other_words()
         "-",
         "NVTX_EVENTS",
     ]
-    # In the order of our list; one name inside another's is there too.
-    given, kept = "NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"
-    assert facts._table_list(given) == kept
+
+
+@pytest.mark.parametrize(
+    ("recorded", "copied"),
+    [
+        # In the order of our list, whatever separates the names.
+        ("NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"),
+        ("NVTX_EVENTS CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"),
+        ("nvtx_events", "NVTX_EVENTS"),
+        # A name inside another name is another table.
+        ("CUPTI_ACTIVITY_KIND_MEMCPY2", "-"),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY2 CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_MEMSET"),
+        # This pattern matches only names that are longer by one letter.
+        ("CUPTI_ACTIVITY_KIND_MEMCPY.", "-"),
+    ],
+)
+def test_only_whole_names_of_tables_are_copied(recorded, copied):
+    assert facts._table_list(recorded) == copied
 
 
 def test_amounts_add_up_by_class_and_place():

@@ -45,6 +45,31 @@ def test_a_bandwidth_below_a_megabyte_per_second_is_refused(bytes_per_s, expecte
     assert is_refused(lambda: knobs_of(bandwidth=bytes_per_s)) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "subject"),
+    [
+        ({"bandwidth_bytes_per_s": 0.0}, "--bandwidth 0"),
+        ({"bandwidth_factor": 0.0}, "--bandwidth 0"),
+        ({"bucket_mb": 0.0}, "--bucket-mb 0"),
+        # 0 is no missing value, so it contradicts a link as any other bandwidth does.
+        ({"bandwidth_bytes_per_s": 0.0, "link": "nvlink4"}, "--link and --bandwidth"),
+        ({"bandwidth_factor": 0.0, "link": "nvlink4"}, "--link and --bandwidth"),
+        ({"bandwidth_factor": 2.0, "link": "nvlink4"}, "--link and --bandwidth"),
+    ],
+)
+def test_zero_is_refused_as_a_number(changes, subject):
+    with pytest.raises(OptionError) as caught:
+        Knobs(**changes)
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "0x", "0GB/s", "tensor=0x"])
+def test_the_fix_of_a_zero_bandwidth_is_no_zero(text):
+    with pytest.raises(OptionError) as caught:
+        knobs_of(bandwidth=text)
+    assert " 0" not in caught.value.fix.removesuffix("a number above 0")
+
+
 @pytest.mark.parametrize(("mib", "expected"), [(2**20, False), (2**20 + 1, True)])
 def test_a_bucket_has_a_tebibyte_at_most(mib, expected):
     assert is_refused(lambda: Knobs(bucket_mb=mib)) == expected

@@ -9,7 +9,13 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import NotAReportError, OutputError
 from nsyspipe.report import annotations
-from nsyspipe.report.annotations import Copy, lanes_by_report, planned_copies, write_copy
+from nsyspipe.report.annotations import (
+    Copy,
+    lanes_by_report,
+    planned_copies,
+    remove_unfinished_copies,
+    write_copy,
+)
 from tests.build.across import every_step, load, reports
 
 STEPS = range(4)
@@ -176,6 +182,18 @@ def test_a_copy_has_the_mode_of_its_report(copy):
     assert stat.S_IMODE(copy.target.stat().st_mode) == 0o600
     assert copy.target.stat().st_nlink == 1
     assert [*copy.target.parent.iterdir()] == [copy.target]
+
+
+def test_a_directory_of_many_copies_is_cleaned_once(copy, tmp_path, monkeypatch):
+    cleaned = []
+    monkeypatch.setattr(annotations, "remove_abandoned", cleaned.append)
+    second = Copy("b", copy.source, copy.target.with_name("b.nsys-rep"))
+    elsewhere = Copy("c", copy.source, tmp_path / "c.nsys-rep")
+    copies = [copy, second, elsewhere]
+    remove_unfinished_copies(copies)
+    for planned_copy in copies:
+        write_copy(Path("ImportNvtxt"), planned_copy, [])
+    assert sorted(cleaned) == [tmp_path, tmp_path / "out"]
 
 
 def test_a_file_that_appears_while_the_copy_is_made_stays(copy):

@@ -61,6 +61,25 @@ def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
 
 
 @pytest.mark.parametrize(
+    ("statistics", "second_line"),
+    [
+        ({None}, ""),
+        (set(), ""),
+        ({"mean"}, "\nmean"),
+        ({"median"}, "\nmedian"),
+        ({"mean", "median"}, "\nmean or median"),
+        # A metric without a value has no statistic.
+        ({"mean", None}, "\nmean"),
+        ({"median", None}, "\nmedian"),
+        ({"mean", "median", None}, "\nmean or median"),
+    ],
+)
+def test_the_headings_of_both_sides_have_the_statistics_of_their_values(statistics, second_line):
+    headings = [field.heading for field in words._metric_side_fields(statistics)]
+    assert headings == [f"baseline{second_line}", f"candidate{second_line}"]
+
+
+@pytest.mark.parametrize(
     ("unit", "change", "text"),
     [
         ("ratio", 12.0, "-"),

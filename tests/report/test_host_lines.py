@@ -11,10 +11,11 @@ def run_of_lines(*rows):
     """Return a run with (rank, frame, file, samples in idle time for input and for launches)."""
     filled = []
     for rank, frame, file, n_input, n_launch in rows:
-        row = dict.fromkeys(schema.HOST_LINES.names, 0)
+        row = dict.fromkeys(schema.HOST_LINES.names)
         row |= {"rank": rank, "frame": frame, "file": file, "line": 7, "function": "f"}
-        row |= {"path": None, "n_idle_samples": n_input + n_launch, "n_idle_steps": 2}
-        filled.append(row | {"n_input_samples": n_input, "n_launch_samples": n_launch})
+        row |= {"n_samples": 0, "n_idle_samples": n_input + n_launch, "n_idle_steps": 2}
+        row |= {"n_input_samples": n_input, "n_launch_samples": n_launch, "n_blocked_samples": 0}
+        filled.append(row)
     table = schema.HOST_LINES.from_rows(filled)
     return SimpleNamespace(host_lines=lambda: table)
 
@@ -40,7 +41,8 @@ def test_only_so_many_lines_are_shown_and_the_note_counts_the_others():
     run = run_of_lines(*((0, "program", f"{name}.py", 1, 0) for name in "abcd"))
     table = line_table(run, 3)
     assert [row[0] for row in table.rows] == ["a.py:7", "b.py:7", "c.py:7"]
-    assert "1 more" in table.note
+    assert "1 at 1 more line (" in table.note
+    assert "2 at 2 more lines (" in line_table(run, 2).note
     assert "more" not in line_table(run, 4).note
 
 

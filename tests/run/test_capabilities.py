@@ -88,7 +88,11 @@ def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
     ("table", "expected", "flag"),
     [
         (NVTX, {"nccl_ranges": "no", "phases": "partly"}, "--trace=cuda,nvtx"),
-        (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
+        (
+            RUNTIME,
+            {"launches": "no", "phases": "no", "idle_causes": "no", "device_clock": "no"},
+            "--trace=cuda,nvtx",
+        ),
         (
             KERNEL,
             {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"},
@@ -793,3 +797,44 @@ def test_samples_of_python_threads_other_than_the_main_one_are_no_answer(tmp_pat
     sample(builder, 5, ("work", "/a/b.py", 3), BOOTSTRAP).write(tmp_path / "a_0.sqlite")
     found = capabilities(tmp_path)["python_lines"]
     assert (found.status, found.fix) == ("no", None)
+
+
+def on_lagging_clock(folder, lag_us):
+    """Write four steps of 10 ms with a kernel that starts `lag_us` after its launch.
+
+    A call that waits for the kernel returns 4 us after its end. So the clocks of CPU and GPU may
+    differ by the lag and 4 us.
+    """
+    builder = TraceBuilder(version=NEW).env(RANK=0, WORLD_SIZE=1)
+    for step in range(4):
+        at = 1_000_000 + 10_000_000 * step
+        start = at + lag_us * 1000
+        builder.range(at, at + 9_000_000, f"step {step}")
+        builder.kernel(start, start + 1000, launch=at)
+        builder.launch(at + 500_000, api="cudaDeviceSynchronize_v3020")
+        builder.rows[RUNTIME][-1]["end"] = start + 5000
+    builder.write(folder / "a_0.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("lag_us", "status", "idle_status", "code"),
+    [
+        (900, "yes", "yes", None),
+        (1100, "partly", "yes", "device-clock-uncertain"),
+        (9900, "partly", "yes", "device-clock-uncertain"),
+        (11000, "no", "no", "device-clock-unknown"),
+    ],
+)
+def test_clocks_of_cpu_and_gpu_that_may_differ_are_a_lack(
+    tmp_path, lag_us, status, idle_status, code
+):
+    on_lagging_clock(tmp_path, lag_us)
+    found = capabilities(tmp_path)
+    assert found["device_clock"].status == status
+    assert found["device_clock"].fix == (CATALOGUE[code].fix if code else None)
+    assert found["idle_causes"].status == idle_status
+
+
+def test_without_timed_calls_the_clocks_of_cpu_and_gpu_cannot_be_compared(tmp_path):
+    found = capabilities(built(tmp_path, without=(RUNTIME,)))["device_clock"]
+    assert (found.status, found.fix) == ("no", CATALOGUE["no-launches"].fix)

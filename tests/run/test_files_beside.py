@@ -1,6 +1,7 @@
 """NCCL logs and topologies beside the reports: which are found, which of them are of the run, and what is said of the others."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -225,6 +226,25 @@ def test_what_is_no_ordinary_file_of_the_folder_is_a_problem(tmp_path, name, mak
     assert run.nccl is None
     assert run.links().num_rows == 0
     assert [*codes(run)] == ["file-beside-unusable"]
+
+
+def test_any_number_of_bad_files_is_a_problem_for_logs_and_one_for_topologies(tmp_path):
+    folder = reports(tmp_path / "a")
+    for number in range(30):
+        (folder / f"run.nccl.{number:02}.log").write_text("hello\n")
+        (folder / f"topo-{number:02}.txt").write_text("hello\n")
+    (folder / "run.nccl.log").write_text(log_text())
+    (folder / "run.nccl.99.log").symlink_to("run.nccl.log")
+    run = loaded(folder)
+    assert run.nccl is not None
+    rows = [row for row in run.problem_rows if row["code"] == "file-beside-unusable"]
+    numbers = {row["fix"].split()[0]: numbers_of(row["message"]) for row in rows}
+    # In all, three of one reason, the others of it, and one of another reason.
+    assert numbers == {"--nccl-log": [31, 0, 1, 2, 27, 99], "--topology": [30, 0, 1, 2, 27]}
+
+
+def numbers_of(message):
+    return [int(number) for number in re.findall(r"\d+", message)]
 
 
 @pytest.mark.parametrize(("n_more", "is_used"), [(0, True), (1, False)])

@@ -12,7 +12,8 @@ from nsyspipe.findings.host_lines import (
     HOST_LINE,
     LEFT_OUT,
     LINE_UNKNOWN,
-    LOCK_HOLDER_LINE,
+    LOCK_HELD,
+    LOCK_HELD_BY_OTHER,
     LOCK_WAIT,
     LOCK_WAIT_SHARE,
 )
@@ -87,6 +88,10 @@ def test_every_column_of_a_line(tmp_path):
         "last_line": None,
         "mean_depth": None,
         "function": "parse",
+        "after_file": None,
+        "after_line": None,
+        "after_function": None,
+        "after_path": None,
         "path": "/home/secret/job/data/slow.py",
         **counts,
         **dict.fromkeys(none, 0),
@@ -193,6 +198,51 @@ def test_a_finding_names_the_line(tmp_path):
     assert (line["n_steps"], line["n_of_steps"]) == (n_steps, n_steps)
 
 
+OPTIMIZER = ("train", "/home/secret/job/loop/train.py", 91)
+CALL_OF_FORWARD = (*OPTIMIZER[:2], 84)
+FORWARD = ("classify", "/home/secret/job/net.py", 21)
+
+
+def planted_holds() -> TraceBuilder:
+    """Return `planted` without lines in idle time: the main thread holds Python's lock then.
+
+    In each step it is at train.py:91 while the GPU works. Later it lets go of the lock at net.py:21,
+    which train.py:84 calls.
+    """
+    builder = with_domain(steady_rank(0, 6, world_size=1, version=VERSION))
+    for step in range(6):
+        at = 1000 * step
+        sample(builder, at + 160, LINEAR, OPTIMIZER, MAIN)
+        for later in (400, 500, 600):
+            sample(builder, at + later, LINEAR, FORWARD, CALL_OF_FORWARD, MAIN, state=HELD)
+    return builder
+
+
+def test_a_hold_has_the_lines_of_the_function_that_both_samples_share(tmp_path):
+    run = run_of(tmp_path, planted_holds(), jobs=1)
+    (hold,) = rows(run, "let_go")
+    assert (hold["file"], hold["line"], hold["function"]) == ("loop/train.py", 84, "train")
+    assert (hold["after_file"], hold["after_line"]) == ("loop/train.py", 91)
+    assert hold["after_function"] == "train"
+    # Three samples in each of the four summary steps.
+    assert (hold["n_samples"], hold["n_launch_samples"], hold["n_launch_steps"]) == (12, 12, 4)
+
+
+def test_a_finding_says_between_which_lines_the_lock_was_held(tmp_path):
+    run = run_of(tmp_path, planted_holds(), jobs=1)
+    figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
+    assert not {HOST_LINE, HOST_FUNCTION, HOST_CALL} & figures.keys()
+    train = {"file": "loop/train.py", "line": 84, "function": "train"}
+    before = {"after_file": "loop/train.py", "after_line": 91, "after_function": "train"}
+    assert figures[LOCK_HELD] == train | before | {"n_samples": 12, "n_of_samples": 12}
+
+
+def test_lines_between_which_the_lock_was_held_can_be_left_out(tmp_path):
+    run = run_of(tmp_path, planted_holds(), jobs=1, lines=False)
+    assert run.host_lines().num_rows == 0
+    assert "train.py" not in json.dumps(document(run))
+
+
 def planted_lock() -> TraceBuilder:
     """Return `planted` whose main thread waits for the lock in [400, 600) of each step.
 
@@ -219,21 +269,24 @@ def test_a_finding_says_who_holds_the_lock_and_for_how_long(tmp_path):
     (idle_ns,) = set(run.breakdown()["idle_launch_ns"].to_pylist())
     assert figures[LOCK_WAIT] == 200
     assert figures[LOCK_WAIT_SHARE] == 200 / idle_ns
-    assert figures[LOCK_HOLDER_LINE]["file"] == "spin.py"
+    # The other thread has no sample in time, so each of its samples follows one at the same line.
+    held = figures[LOCK_HELD_BY_OTHER]
+    assert (held["after_file"], held["after_line"]) == ("spin.py", 52)
+    assert (held["file"], held["line"]) == ("spin.py", 52)
 
 
 def test_waits_for_the_lock_are_no_lines_and_are_not_left_out(tmp_path):
     run = run_of(tmp_path, planted_lock(), jobs=1, lines=False)
     figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
     assert (figures[LINE_UNKNOWN], figures[LOCK_WAIT]) == (LEFT_OUT, 200)
-    assert LOCK_HOLDER_LINE not in figures
+    assert LOCK_HELD_BY_OTHER not in figures
 
 
 def test_without_waits_for_the_lock_they_are_null(tmp_path):
     run = run_of(tmp_path, planted(), jobs=1)
     figures = {row["id"]: json.loads(row["evidence"]) for row in run.finding_rows}["launch-bound"]
     assert figures[LOCK_WAIT] is None
-    assert LOCK_HOLDER_LINE not in figures
+    assert LOCK_HELD_BY_OTHER not in figures
 
 
 def test_holding_the_lock_does_not_hide_that_the_host_gets_input(tmp_path):
@@ -256,15 +309,19 @@ def test_a_host_that_waits_for_the_lock_gets_no_input(tmp_path):
 
 
 def test_only_the_json_of_reports_has_whole_paths(tmp_path):
-    run = run_of(tmp_path, planted(), jobs=1)
-    paths = {row["file"]: row["path"] for row in document(run)["host_lines"]}
-    assert paths["data/slow.py"] == SLOW[1]
+    run = run_of(tmp_path, planted_holds(), jobs=1)
+    lines = document(run)["host_lines"]
+    assert {row["after_path"] for row in lines} == {None, OPTIMIZER[1]}
+    assert {row["path"] for row in lines if row["frame"] == "let_go"} == {OPTIMIZER[1]}
     save(run, tmp_path / "store")
     for path in (tmp_path / "store").rglob("*"):
         assert path.is_dir() or b"secret" not in path.read_bytes()
     saved = nsyspipe.load(tmp_path / "store")
-    assert saved.host_lines().drop_columns("path") == run.host_lines().drop_columns("path")
-    assert saved.host_lines()["path"].null_count == saved.host_lines().num_rows
+    paths_of_lines = ["path", "after_path"]
+    without_paths = run.host_lines().drop_columns(paths_of_lines)
+    assert saved.host_lines().drop_columns(paths_of_lines) == without_paths
+    for column in paths_of_lines:
+        assert saved.host_lines()[column].null_count == saved.host_lines().num_rows
 
 
 @pytest.mark.slow
@@ -299,11 +356,13 @@ def test_a_finding_says_that_lines_were_left_out_on_request(tmp_path):
 
 
 def test_a_redacted_copy_has_no_path_and_no_function(tmp_path):
-    path = planted().write(tmp_path / "a_0.sqlite")
+    path = planted_holds().write(tmp_path / "a_0.sqlite")
     copy = tmp_path / "copy.sqlite"
     redact(str(path), copy)
     content = copy.read_bytes()
-    assert not [word for word in (b"secret", b"slow", b"linear.py", b"parse") if word in content]
+    assert not [
+        word for word in (b"secret", b"net.py", b"linear.py", b"classify") if word in content
+    ]
     assert nsyspipe.load(copy, jobs=1).host_lines().num_rows == 0
 
 

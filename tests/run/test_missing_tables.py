@@ -25,6 +25,8 @@ MEMORY = dict.fromkeys(["exposed_memory_ns", "idle_ns"])
 META = "META_DATA_EXPORT"
 NO_COPIES = dict.fromkeys(COPIES, 0) | {"exposed_memory_ns": 0, "idle_ns": 770}
 LIMITED, WHOLE = {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, {"EXPORT_PARAM_LAZY": "false"}
+# The name of a table inside the name of another table does not name it.
+OTHER_TABLES = {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{STRINGS} {NVTX} {MEMCPY} {MEMSET}2"}
 
 
 def rank():
@@ -147,6 +149,7 @@ def with_memset():
         # A table that the export did not leave out by itself is not recorded: there is no memset,
         # and no call of one.
         (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
+        (lambda: rank().meta(**OTHER_TABLES), {}, MEMORY, ["no-memset"]),
         (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
     ],
 )

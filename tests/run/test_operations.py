@@ -14,6 +14,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.options import Reading
 from nsyspipe.reader import report
 from nsyspipe.reader.report import open_report
+from nsyspipe.run import workers
 from nsyspipe.run.doctor import examine
 from nsyspipe.run.operations import run_operations
 from nsyspipe.run.workers import SerialExecutor, jobs_for
@@ -493,6 +494,34 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady, word
 )
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
+
+
+MACHINE = {"proc/meminfo": "MemTotal: 900 kB\nMemAvailable: 500 kB\n"}
+GROUP = {"sys/fs/cgroup/memory.max": "300000\n", "sys/fs/cgroup/memory.current": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        ({}, 0),
+        (MACHINE, 500 * 1024),
+        # The control group counts also where the machine does not say.
+        (GROUP, 200_000),
+        ({"proc/meminfo": "MemTotal: 900 kB\n"} | GROUP, 200_000),
+        ({"proc/meminfo": "MemAvailable: much kB\n"} | GROUP, 200_000),
+        (MACHINE | GROUP, 200_000),
+        (MACHINE | GROUP | {"sys/fs/cgroup/memory.max": "max\n"}, 500 * 1024),
+        (MACHINE | GROUP | {"sys/fs/cgroup/memory.max": "800000\n"}, 500 * 1024),
+        # A group that has used its limit up, which is not the same as an unknown limit.
+        (MACHINE | GROUP | {"sys/fs/cgroup/memory.current": "300001\n"}, 1),
+    ],
+)
+def test_free_memory_is_what_machine_and_group_have_left(tmp_path, files, free_bytes):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert workers._free_memory(tmp_path) == free_bytes
 
 
 @pytest.mark.slow

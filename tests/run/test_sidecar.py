@@ -1,6 +1,7 @@
 """What an analysis takes from the sidecar beside its reports: over guesses, under options and recorded facts."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -187,6 +188,7 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(
         assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step")), message
 
 
+DAYS_LATER = "2001-09-30T01:46:40Z"
 SIDECARS = {
     "a second and a day later": ({"captured_at_utc": "2001-09-10T01:46:41Z"}, True),
     "a second and a day earlier": ({"captured_at_utc": "2001-09-08T01:46:39Z"}, True),
@@ -211,6 +213,19 @@ def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, is_
     for _, message in told:
         worded(message)
     assert run.header.world_size == (None if is_stale else 64)
+
+
+def test_sidecars_of_another_capture_are_one_warning_for_all_reports(tmp_path):
+    two(tmp_path)
+    for number in (0, 1):
+        report = f"ddp_{number}"
+        file = f"{report}.capture.json"
+        sidecar(tmp_path, rank(number, report), file=file, captured_at_utc=DAYS_LATER)
+    ((severity, message),) = messages(nsyspipe.load(tmp_path), "stale-sidecar")
+    assert severity == "warning"
+    assert re.findall(r"[\w.]+json", message) == ["ddp_0.capture.json", "ddp_1.capture.json"]
+    # The reason is there once.
+    assert message.count(DAYS_LATER) == 1
 
 
 def test_two_contradicting_sidecars_are_both_unused(tmp_path, worded):

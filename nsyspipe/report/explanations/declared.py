@@ -9,7 +9,8 @@ from itertools import filterfalse
 
 from msgspec import Struct, structs
 
-from nsyspipe.model.figures import FIGURES, METRICS, TERMS, Figure, definition_of
+from nsyspipe.model.figures import FIGURES, METRICS, OTHER_FIGURES, TERMS, Figure, definition_of
+from nsyspipe.model.names import SINGULAR_VERBS
 from nsyspipe.model.problems import CATALOGUE, ProblemKind
 from nsyspipe.model.schema import DESCRIBED, STEPS, SUMMARY
 from nsyspipe.model.table import Column, TableSchema
@@ -103,8 +104,11 @@ def _section(heading: str, *pieces: Piece) -> Section:
 def _with_placeholders(template: str) -> str:
     """Return a template of a message with words in capital letters for its fields.
 
-    A field ``{n_steps:step|steps}`` is a counted noun. It becomes ``N_STEPS steps``.
+    A field ``{n_steps:step|steps}`` is a counted noun. It becomes ``N_STEPS steps``. The field of a
+    verb, such as ``{are}``, becomes its plural.
     """
+    for verb in SINGULAR_VERBS:
+        template = template.replace(f"{{{verb}}}", verb)
     with_plain_fields = re.sub(r"\{(\w+):[^|}]+\|([^}]+)\}", r"{\1} \2", template)
 
     def placeholder(field: re.Match[str]) -> str:
@@ -184,6 +188,18 @@ def _figure_named(name: str) -> Figure | None:
     for figure_of_name in (figure_of_metric, figure_of_column, figure_of_label):
         if name in figure_of_name:
             return figure_of_name[name]
+    return None
+
+
+def explain_label(name: str) -> Explanation | None:
+    """Return the explanation of a column by the label that outputs have for it.
+
+    Labels of metrics are left out, because `explain_metric` has them. None if no label is `name`.
+    """
+    for figure in OTHER_FIGURES.values():
+        labels = {normalized(figure.short), normalized(figure.label)}
+        if name in labels:
+            return explain_column(normalized(figure.column))
     return None
 
 

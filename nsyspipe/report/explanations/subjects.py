@@ -14,6 +14,7 @@ from nsyspipe.report.explanations.declared import (
     columns_by_name,
     definitions_of_terms,
     explain_column,
+    explain_label,
     explain_metric,
     explain_note,
     explain_term,
@@ -88,7 +89,7 @@ def explain(topic: str) -> Explanation | None:
 
     A topic that is written like the name of a metric, such as ``step_time``, is that metric.
     Otherwise, the order is: findings, words, notes, labels and columns of metrics, terms of the
-    glossary, and other columns.
+    glossary, other columns, and other labels of outputs.
     """
     name = normalized(topic)
     if topic in METRICS:
@@ -100,7 +101,8 @@ def explain(topic: str) -> Explanation | None:
         return read_explanation(WORDS_FOLDER, word, Group.WORD)
     # The first that has an explanation.
     note_or_metric = explain_note(name) or explain_metric(name)
-    return note_or_metric or explain_term(name) or explain_column(name)
+    term_or_column = explain_term(name) or explain_column(name)
+    return note_or_metric or term_or_column or explain_label(name)
 
 
 def explain_finding(name: str) -> Explanation:

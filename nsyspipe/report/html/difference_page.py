@@ -17,7 +17,7 @@ from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.side import Side
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
-from nsyspipe.model.names import grouped, listed, ranges
+from nsyspipe.model.names import counted, grouped, listed, ranges
 from nsyspipe.model.typed_tables import (
     StepsTable,
 )
@@ -192,7 +192,8 @@ def _metrics(difference: RunDifference) -> list[PageBlock]:
     # The note and the rows in bold belong to the table that is always shown.
     shown = replace(table, rows=shown_rows)
     folded = replace(table, rows=folded_rows, note=None, strong=frozenset())
-    return [shown, Fold(f"Show {len(folded_rows)} more metrics", [folded])]
+    title = f"Show {counted(len(folded_rows), 'more metric')}"
+    return [shown, Fold(title, [folded])]
 
 
 def _kernels(difference: RunDifference) -> PageBlock:

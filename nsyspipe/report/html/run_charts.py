@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.names import noun_for, verb_for
 from nsyspipe.model.typed_tables import (
     CollectivesTable,
     StepsColumn,
@@ -818,8 +819,9 @@ def _row_notes(collective_rows: _CollectiveRows) -> Iterator[str]:
         yield f"These are the {n_shown} longest of {n_all} collectives."
     n_in_some_steps = collective_rows.n_in_some_steps
     if n_in_some_steps:
+        are = verb_for(n_in_some_steps, "are")
         yield (
-            f"{n_in_some_steps} of {n_all} collectives are in some steps only. The "
+            f"{n_in_some_steps} of {n_all} collectives {are} in some steps only. The "
             "n-th collective of a kind is taken for the same collective in all steps."
         )
 
@@ -841,8 +843,10 @@ def _matching_notes(used_rows: CollectivesTable, n_used: int) -> Iterator[str]:
         yield "Transfer time and wait time are not known. The notes have the reason."
     elif len(fully_matched_steps) < n_used:
         how_many = "some" if partly_matched_steps else "all"
+        n_matched = len(steps_with_matched)
+        steps = noun_for(n_matched, "step")
         yield (
-            f"Transfer time and wait time rest on the {len(steps_with_matched)} steps in which "
+            f"Transfer time and wait time rest on the {n_matched} {steps} in which "
             f"{how_many} collectives could be matched."
         )
 

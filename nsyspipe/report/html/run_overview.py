@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nsyspipe.analysis.summary import means_of_slowest
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES, RATIOS, Figure
+from nsyspipe.model.names import counted
 from nsyspipe.report import first_screen, overview, run as run_report, words
 from nsyspipe.report.blocks import (
     Bars,
@@ -565,8 +566,8 @@ def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
     """
     within_noise = recommendations.within_noise
     little = recommendations.little
-    n_within_noise = _counted(len(within_noise), "change")
-    n_little = _counted(len(little), "change")
+    n_within_noise = counted(len(within_noise), "change")
+    n_little = counted(len(little), "change")
     noise_summary = f"{n_within_noise} with a saving within noise"
     little_summary = f"{n_little} with a small saving"
     groups = [(noise_summary, within_noise), (little_summary, little)]
@@ -581,22 +582,17 @@ def _folded(recommendations: Recommendations, step_ns: float) -> Iterator[Fold]:
             yield Fold(summary, [Opportunities(rows)])
 
 
-def _counted(number: int, noun: str) -> str:
-    """Return a number with a noun, in the plural unless it is 1."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _check_folds(checks: Checks) -> Iterator[Fold]:
     """Yield a fold with the checks that found nothing, and one with the skipped checks."""
     if checks.passed:
-        summary = f"{_counted(len(checks.passed), 'check')} found nothing"
+        summary = f"{counted(len(checks.passed), 'check')} found nothing"
         names = ", ".join(checks.passed)
         yield Fold(summary, [Sentence(names)])
     if checks.skipped:
         # Rules that were skipped for the same reason share a text.
         texts = [run_report.skipped_text(check) for check in checks.skipped]
         n_skipped_rules = len(checks.skipped_rules)
-        yield Fold(_counted(n_skipped_rules, "skipped check"), [Items(texts)])
+        yield Fold(counted(n_skipped_rules, "skipped check"), [Items(texts)])
 
 
 def rank_blocks(

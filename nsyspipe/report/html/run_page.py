@@ -15,7 +15,7 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.analysis.traffic import PIPELINE, parallelism
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.figures import FIGURES, OTHER_FIGURES
-from nsyspipe.model.names import few, grouped
+from nsyspipe.model.names import few, grouped, verb_for
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.typed_tables import (
@@ -62,7 +62,14 @@ from nsyspipe.report.html.timeline_lanes import (
 from nsyspipe.report.ladder import ladder_blocks
 from nsyspipe.report.run import LOOP, SHARES, WORK, host_blocks, key_figures
 from nsyspipe.report.schema import meaning_of
-from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
+from nsyspipe.report.units import (
+    absent,
+    bandwidth_text,
+    count_text,
+    ms_text,
+    percent_text,
+    place_of_more,
+)
 from nsyspipe.run.rank_names import RankNames
 from nsyspipe.run.run import Run
 from nsyspipe.run.work import n_steps
@@ -485,6 +492,14 @@ def _clock_text(run: Run) -> str:
     return f"The ranks share one clock, accurate to {max_error_us:.1f} us."
 
 
+def _left_out_text(n_in_file: int, n_ranks: int) -> str:
+    """Return how many ranks the file of a page has, and what has all; empty if the file has all."""
+    if n_in_file == n_ranks:
+        return ""
+    are = verb_for(n_in_file, "are")
+    return f"{n_in_file} of {n_ranks} ranks {are} in this file. --perfetto writes all."
+
+
 def _timeline(
     run: Run, first_ranks: list[int], listed_ranks: Sequence[int]
 ) -> Iterator[Block | Chart]:
@@ -511,9 +526,7 @@ def _timeline(
     choices = [_choice(run, median, listed_ranks)]
     choices += [_choice(run, timeline, first_ranks) for timeline in more_timelines]
     n_in_file = len(data["ranks"])
-    left_out = ""
-    if n_in_file < len(ranks):
-        left_out = f"{n_in_file} of {len(ranks)} ranks are in this file. --perfetto writes all."
+    left_out = _left_out_text(n_in_file, len(ranks))
     whole = "capture" if run.is_capture else "step"
     drawn_steps = [data, *data["others"]]
     legend = _timeline_legend(drawn_steps)
@@ -694,7 +707,7 @@ def straggler_table(
     listed_rows = rows[:MAX_LISTED]
     n_more = len(rows) - len(listed_rows)
     if n_more:
-        note += f" {n_more} more ranks are in --json."
+        note += f" {place_of_more(n_more, 'rank', '--json')}"
     caption = "Straggler delay and wait time, mean per step"
     return table_of(caption, listed_rows, fields, note, is_close=True)
 

@@ -27,7 +27,7 @@ class Question:
     abstain: str = ""
 
 
-_ONE_STEP = "about spread or noise with 1 step used"
+_ONE_STEP = "about variation or noise with 1 step used"
 _SAVING = "if null, and never add two savings"
 _MISSING_RANK = "if a rank is missing"
 _UNDECIDED = "if inconclusive"

@@ -16,11 +16,11 @@ nsyspipe.significant = (value, digits = 4) => {
   return value.toFixed(Math.max(digits - 1 - magnitude, 0));
 };
 
-/** Nanoseconds as milliseconds: `12.34 ms`. */
+/** Nanoseconds as milliseconds: `12.34 ms`. What rounds to zero says so, and keeps its sign. */
 nsyspipe.ms = (ns) => {
   if (ns === null || ns === undefined) return nsyspipe.absent;
   const ms = ns / 1e6;
-  if (ms && Math.abs(ms) < 0.001) return "<0.001 ms";
+  if (ms && Math.abs(ms) < 0.001) return ms > 0 ? "<0.001 ms" : ">-0.001 ms";
   return `${nsyspipe.significant(ms)} ms`;
 };
 
@@ -32,11 +32,11 @@ nsyspipe.exact = (count, unit = "ns") => {
   return `${grouped}${fraction ? `.${fraction.slice(0, 3)}` : ""} ${unit}`;
 };
 
-/** A ratio as per cent; a small one that is not zero says so. */
+/** A ratio as per cent; a small one that is not zero says so, and keeps its sign. */
 nsyspipe.percent = (ratio, digits = 1) => {
   if (ratio === null || ratio === undefined) return nsyspipe.absent;
   const text = (100 * ratio).toFixed(digits);
-  if (ratio && Number(text) === 0) return `<${(10 ** -digits).toFixed(digits)}%`;
+  if (ratio && Number(text) === 0) return `${ratio > 0 ? "<" : ">-"}${(10 ** -digits).toFixed(digits)}%`;
   return `${text}%`;
 };
 
