@@ -624,8 +624,9 @@ def whatif(
     Returns
     -------
     WhatIf
-        Its scenarios. If you request changes, there is one scenario with all of them together (ID
-        ``custom``). Otherwise there is one scenario per single change, sorted by saving.
+        What the simulation predicts. If you request changes, there is one scenario with all of
+        them together (ID ``custom``). Otherwise there is one scenario per single change, sorted by
+        saving.
 
     Raises
     ------

@@ -205,8 +205,8 @@ _RUN_FIGURES = (
         short="throughput",
         meaning="1 / mean step time",
         definition=(
-            "Training steps per second: one divided by the mean step time (by the median, if "
-            "nsyspipe diff compares medians)."
+            "Training steps per second: one divided by the mean step time (nsyspipe diff "
+            "uses the median, if it compares medians)."
         ),
     ),
     Figure(

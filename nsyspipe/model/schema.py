@@ -162,8 +162,8 @@ STEPS = DescribedTable(
         ns("transfer_ns", "comm - wait. Null if wait is null.", source="KERNEL", nullable=True),
         n_bytes(
             "message_bytes",
-            "Counts the whole messages of the collectives that belong to the step. Null if a size "
-            "is unknown.",
+            "Bytes of the collectives that belong to the step. A collective that runs across the "
+            "end of a step counts with its full message. Null if a size is unknown.",
             source="NCCL payload",
             nullable=True,
         ),
@@ -176,7 +176,8 @@ STEPS = DescribedTable(
             "launch of a kernel to its start, at most 20 us. Copies do not count for the latency. "
             "The set late is [g0, R). The set data is the data phase. The set between is the time "
             "between two steps (see idle_between_steps). The five causes sum to idle_ns exactly. "
-            "Null if idle_ns is null, or if the clocks of GPU and CPU may differ by a step.",
+            "Null if idle_ns is null, or if the clocks of GPU and CPU may differ by the length of "
+            "a step.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -224,8 +225,8 @@ STEPS = DescribedTable(
             "Part of idle_launch in pauses. A pause lasts at least 2 ms. In a pause, the CPU "
             "launches nothing that the GPU could start at once. During a pause, the CPU does not "
             "load "
-            "data and is in no synchronization or memory call. Idle time after such a call is "
-            "idle_blocked, so it is no pause.",
+            "data and is in no synchronization or memory call. Idle time that idle_blocked "
+            "counts is no pause.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -774,8 +775,9 @@ COLLECTIVES = DescribedTable(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
         "the communicator. If NCCL's payloads have operationId, nsyspipe uses this number "
-        "instead of k, unless most operations lack it or the numbers of ranks contradict each "
-        "other. Sends and receives are always matched by k."
+        "instead of k, unless most operations lack it, or the numbers contradict each "
+        "other (for example, a rank uses a number twice). Sends and receives are always matched by "
+        "k."
     ),
     key=("step", "seq", "rank"),
     columns=(
