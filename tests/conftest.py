@@ -167,6 +167,15 @@ def pytest_configure(config):
     config.pluginmanager.register(ReadOnce())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable():
+    """Send what a worker reports without the keywords of the test: they are half of it, and nobody asks for them."""
+    message = yield
+    if message is not None and "keywords" in message:
+        message["keywords"] = {}
+    return message
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _shared(tmp_path_factory):
     """Keep the user's own state directory out of the tests, where captures make a key; do once what is always the same."""

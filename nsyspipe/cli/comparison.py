@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 _AGAINST = (
-    "Use all runs with this label in a run store as captures of the baseline. The arguments are then "
-    "STORE [CANDIDATE]. CANDIDATE is a run, or another label of the store. Without CANDIDATE, "
+    "Use all runs with this label in a run store as captures of the baseline. The arguments are "
+    "then STORE [CANDIDATE]. CANDIDATE is a run, or another label of the store. Without CANDIDATE, "
     "nsyspipe takes the only other label of the store."
 )
 _EACH_RUN = "One argument per run, the baseline first (a run store means all its runs)"

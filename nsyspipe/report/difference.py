@@ -631,7 +631,7 @@ def facts_text(difference: RunDifference) -> str:
         has_hashes = bool(hidden_facts(difference))
         verbs = "recorded and do not mask" if has_hashes else "recorded"
         sentences.append(f"No difference was found in the facts that both sides {verbs}.")
-        sentences += masked_notes(difference)
+    sentences += masked_notes(difference)
     same = same_facts(difference)
     if same:
         sentences.append(f"Same on both sides: {listed(same)}.")

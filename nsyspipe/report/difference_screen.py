@@ -14,7 +14,7 @@ from msgspec import Struct
 from nsyspipe.comparison.causes import Cause
 from nsyspipe.comparison.changes import SIDES
 from nsyspipe.comparison.difference import RunDifference
-from nsyspipe.model.figures import FIGURES, METRICS
+from nsyspipe.model.figures import METRICS
 from nsyspipe.report import difference as full
 from nsyspipe.report.blocks import (
     Block,
@@ -238,7 +238,7 @@ def _change_blocks(difference: RunDifference) -> Iterator[Block]:
     n_more = len(remaining_changes) - len(shown)
     if n_more:
         lines.append(Line(f"and {n_more} more (-v)"))
-        lines += [*map(Line, full.masked_notes(difference))]
+    lines += [*map(Line, full.masked_notes(difference))]
     yield Lines("Also changed", lines)
 
 
@@ -259,8 +259,5 @@ def _notes(difference: RunDifference) -> list[str]:
     file = difference.settings.file
     if file:
         texts.append(f"Thresholds from {file}.")
-    n_metrics = len(FIGURES)
-    texts.append(
-        f"-v shows kernels, versions and settings, statistical methods and more metrics. --json has all {n_metrics} metrics."
-    )
+    texts.append("-v shows kernels, settings, methods and more metrics. --json has all metrics.")
     return texts

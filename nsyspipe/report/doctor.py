@@ -3,6 +3,7 @@
 They are about what a machine has, what reports can answer, or which runs a run store has.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -60,6 +61,9 @@ _MAX_WIDTH_OF_MISSING_NAMES = 28
 # More names are counted, unless the output is verbose.
 _MAX_NAMED_RUNS = 4
 _MAX_NAMED_REPORTS = 3
+# The values of the option in a fix.
+_TRACE_VALUES = re.compile(r"(?<=--trace=)[a-z][a-z,-]*[a-z]")
+
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # Names of checks and questions that are shown by other words.
 _DISPLAY_NAMES = {
@@ -176,15 +180,35 @@ def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple
 
     If only some reports lack it, these reports are named, at most `max_names` of them.
     """
-    for capability in capabilities:
-        if capability.fix:
-            name = _display_name(capability.name)
-            do_some_have_it = capability.n_with > 0
-            reports = ""
-            if do_some_have_it:
-                report_names = few(capability.lacking, max_names)
-                reports = f" (for {report_names})"
-            yield name, f"{capability.fix}{reports}"
+    lacking = [capability for capability in capabilities if capability.fix]
+    for capability in lacking:
+        name = _display_name(capability.name)
+        remarks = []
+        if not capability.is_used:
+            remarks.append("only for Nsight Systems")
+        do_some_have_it = capability.n_with > 0
+        if do_some_have_it:
+            remarks.append(f"for {few(capability.lacking, max_names)}")
+        remark = f" ({', '.join(remarks)})" if remarks else ""
+        yield name, f"{_fix_with_joint_trace(capability, lacking)}{remark}"
+
+
+def _fix_with_joint_trace(capability: Capability, capabilities: Iterable[Capability]) -> str:
+    """Return the fix of a capability, with one ``--trace`` value for all fixes of its reports.
+
+    `capabilities` are all that reports of the run lack.
+
+    Otherwise a user who follows two fixes would undo one with the other. What nsyspipe does not use
+    adds no values to the other fixes.
+    """
+    fix = capability.fix or ""
+    events: dict[str, None] = {}
+    for capability_of_run in (capability, *capabilities):
+        is_wanted = capability_of_run.is_used or not capability.is_used
+        if is_wanted and not set(capability_of_run.lacking).isdisjoint(capability.lacking):
+            for values in _TRACE_VALUES.findall(capability_of_run.fix or ""):
+                events |= dict.fromkeys(values.split(","))
+    return _TRACE_VALUES.sub(",".join(events), fix)
 
 
 def _problem_rows(examination: Examination) -> Iterator[dict[str, Any]]:

@@ -494,7 +494,8 @@ def _held_text(held: Mapping[str, Any]) -> str:
     if first == last:
         return f"the code at {first} {counts}. {_LOOK_AT_LINE}"
     if _is_in_next_pass(held):
-        code = f"the code from {first} to the end of the loop, and from the start of the loop to {last}"
+        code = f"the code from {first} to the end of the loop"
+        code += f", and from the start of the loop to {last}"
     else:
         code = f"the code from {first} to {last}"
     return f"{code}, {counts}. {_LOOK_AT_CODE}"

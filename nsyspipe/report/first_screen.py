@@ -649,9 +649,7 @@ def _hidden_notes(run: Run) -> Iterator[str]:
     distinct_codes = list(dict.fromkeys(row["code"] for row in _notes(run)))
     if distinct_codes:
         notes = counted(len(distinct_codes), "note")
-        # `nsyspipe explain` finds a code with spaces too.
-        names = [code.replace("-", " ") for code in distinct_codes]
-        yield f"{notes} ({few(names, _MAX_SHOWN_CODES)})"
+        yield f"{notes} ({few(distinct_codes, _MAX_SHOWN_CODES)})"
 
 
 def _notes(run: Run) -> list[Mapping[str, Any]]:

@@ -90,8 +90,8 @@ _MEANING_OF_TILES = (
     "memsets that run while neither compute nor communication runs."
 )
 _ALLOCS_ARE_NOT_SYNC = (
-    "This run has the finding alloc-in-step. So calls that allocate or free GPU memory count there, "
-    "and not in sync-bound."
+    "This run has the finding alloc-in-step. So calls that allocate or free GPU memory count "
+    "there, and not in sync-bound."
 )
 _WAITS_AND_DELAYS = (
     "wait is a sum over all collectives of a step. delay caused counts only the longest "

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsyspipe.errors import OptionError, RankConflictError
-from nsyspipe.model.names import grouped
+from nsyspipe.model.names import grouped, listed
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, UNSURE_COMM, Problem, problem
 from nsyspipe.model.user_paths import AnyPath, ReportFile
@@ -62,6 +62,8 @@ _QUESTIONS_OF_DEVICES = {
 # Counts of these questions are shown for each rank, or process. Other counts are summed.
 _COUNTED_PER_RANK = {"cuda_graphs"}
 _COUNTED_PER_PROCESS = {"steps", "phases"}
+# With more reports, the words of an answer do not name them.
+_MAX_NAMED_REPORTS = 3
 
 
 class Capability(Struct, frozen=True):
@@ -377,8 +379,9 @@ def _capability(
     are_incomplete = [answer.status != YES for answer in answers]
     lacking = tuple(compress(names, are_incomplete))
     n_sharers = _count_sharers(question.name, reports)
-    description = _describe(answers, n_sharers)
+    description = _describe(answers, n_sharers, names)
     n_reports = len(answers)
+
     n_complete = n_reports - len(lacking)
     return Capability(
         name=question.name,
@@ -457,11 +460,25 @@ def _without_devices(question: str, answer: Answer, report: Examined) -> Answer:
     return Answer(NO, text=answer.text if has_reason else "no GPU activity", fix=fix)
 
 
-def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
+def _describe(
+    answers: Sequence[Answer], n_sharers: Sequence[int] | None, names: Sequence[str]
+) -> str:
     """Return in words what the reports have for a question.
 
     `n_sharers` is how many ranks or processes share the counts of each report, None if counts are
-    summed. `Capability.lacking` names the reports without a complete answer, so the words do not.
+    summed. If a few reports have different answers, each answer follows the `names` of its reports.
+    """
+    if len(answers) <= _MAX_NAMED_REPORTS:
+        kinds = _describe_kinds(answers, n_sharers, names)
+        if len(kinds) > 1:
+            return ". ".join(kinds)
+    return _describe_without_names(answers, n_sharers)
+
+
+def _describe_without_names(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:
+    """Return in words what the reports have for a question, and how many have all of it.
+
+    `Capability.lacking` names the reports without a complete answer, so these words do not.
     """
     n_reports = len(answers)
     complete = [answer for answer in answers if answer.status == YES]
@@ -477,7 +494,29 @@ def _describe(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str
     words_of_complete = counts_of_complete or _texts(complete)
     words_of_others = _describe_others(answers, n_sharers)
     start = f"{n_complete} of {n_reports} reports: {words_of_complete}"
-    return f"{start} (the others: {words_of_others})" if words_of_others else start
+    other_reports = "the other report" if n_reports - n_complete == 1 else "the other reports"
+    return f"{start} ({other_reports}: {words_of_others})" if words_of_others else start
+
+
+def _describe_kinds(
+    answers: Sequence[Answer], n_sharers: Sequence[int] | None, names: Sequence[str]
+) -> list[str]:
+    """Return for each kind of answer the names of its reports, and what these reports have."""
+    kinds = [*map(_kind_of, answers)]
+    parts = []
+    for kind in dict.fromkeys(kinds):
+        is_of_kind = [other_kind == kind for other_kind in kinds]
+        answers_of_kind = list(compress(answers, is_of_kind))
+        counts = _describe_some(answers, n_sharers, is_of_kind)
+        words = counts or _texts(answers_of_kind) or "none"
+        parts.append(f"{listed(compress(names, is_of_kind))}: {words}")
+    return parts
+
+
+def _kind_of(answer: Answer) -> tuple[object, ...]:
+    """Return what the words of an answer depend on, except for its counts."""
+    nouns = tuple(noun for noun, _ in answer.counts)
+    return answer.status, nouns, "" if nouns else answer.text
 
 
 def _describe_others(answers: Sequence[Answer], n_sharers: Sequence[int] | None) -> str:

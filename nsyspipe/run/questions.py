@@ -538,14 +538,14 @@ def _device_clock(report: Examined) -> Answer:
     if not report.counts.n_timed_calls:
         return _lack("no-launches", _NO_CALLS)
     if report.has("device-clock-unknown"):
-        text = "they may differ by more than a step"
+        text = "the clocks may differ by more than a step"
         return _lack("device-clock-unknown", text, status=_status_of_unknown_clocks(report))
     if report.has("device-clock-uncertain"):
-        text = "they may differ by more than 1 ms"
+        text = "the clocks may differ by more than 1 ms"
         return _lack("device-clock-uncertain", text, status=PARTLY)
     if report.has("device-clock-apart"):
-        return Answer(YES, text="they differ, and nsyspipe corrects this")
-    return Answer(YES, text="no difference of more than 1 ms found")
+        return Answer(YES, text="the clocks differ, and nsyspipe corrects this")
+    return Answer(YES, text="as far as nsyspipe knows, the clocks agree within 1 ms")
 
 
 def _status_of_unknown_clocks(report: Examined) -> str:
@@ -561,7 +561,7 @@ def _nccl_ranges(report: Examined) -> Answer:
     if n_ranges:
         # A single rank calls NCCL too, although NCCL then launches no kernels.
         is_alone = report.sends_nothing and report.counts.rows[versions.KERNEL] > 0
-        noun = "ranges, no NCCL kernels: one rank" if is_alone else "ranges"
+        noun = "ranges (one rank needs no NCCL kernels)" if is_alone else "ranges"
         return _have(n_ranges, noun)
     if report.replays_communication:
         return _size_gap("replayed")

@@ -164,7 +164,7 @@ def between_steps(process: oracle.Process, family: str | None) -> tuple[list, li
     """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap.
 
     Where steps leave less than a pause between them, also the longest pause between the launches
-    around the next one's start.
+    around the next one's start, unless the program marks when it loads data.
     """
     members = oracle.members_on(process, family) if family else []
     launches = sorted(op.launch for op in oracle.kernels(process) if op.launch is not None)
@@ -185,7 +185,8 @@ def between_steps(process: oracle.Process, family: str | None) -> tuple[list, li
         ends = [at for at in launches if at < after.start][-1:] + [
             at for at in launches if at >= after.start
         ][:1]
-        if after.start - before.end < PAUSE and len(ends) == 2 and ends not in around:
+        is_without_gap = after.start - before.end < PAUSE
+        if is_without_gap and not loads and len(ends) == 2 and ends not in around:
             around.append(ends)
             places.append((range(*ends), spans, PAUSE))
     found = [
