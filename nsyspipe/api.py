@@ -609,21 +609,23 @@ def whatif(
         micro-batch. In the other micro-batches, the work that scales and copies gradients is
         removed too.
     prefetch
-        Gather the parameters of FSDP earlier. Each all-gather of parameters can start as early as
-        the preceding all-gather of its step could start in the capture.
+        Gather the parameters of FSDP earlier. Each all-gather of parameters may start at the
+        earliest time at which, in the capture, the all-gather before it could start.
     perfect_overlap
         Overlap all communication with work: max(work + c / (1 + c) x sum of T, sum of T) for each
-        step.
+        step. T is the transfer time of a collective, c is the slowdown under communication, and
+        work is the step time if transfers take no time.
     gradient_bytes
-        Bytes of gradients that one rank communicates in one step (not those of the whole job).
-        Give it if NCCL payloads and copies do not record the size. This
-        value alone changes nothing. If the size is recorded, the value must be within 10% of it.
+        Size of the gradients of one rank: the sum of the message sizes of their collectives in
+        one step. These are not the bytes on the wire. Give it if NCCL payloads and copies do not
+        record the size. This value alone changes nothing. If the size is recorded, the value must
+        be within 10% of it.
 
     Returns
     -------
     WhatIf
-        If you request changes, one scenario with all of them together (ID ``custom``). Otherwise a
-        list of single changes, sorted by saving.
+        Its scenarios. If you request changes, there is one scenario with all of them together (ID
+        ``custom``). Otherwise there is one scenario per single change, sorted by saving.
 
     Raises
     ------

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _AGAINST = (
     "Use all runs with this label in a run store as captures of the baseline. The arguments are "
-    "then STORE [CANDIDATE]. CANDIDATE is a run, or another label of the store. Without CANDIDATE, "
-    "nsyspipe takes the only other label of the store."
+    "then STORE [CANDIDATE]. CANDIDATE is a run, or another label of the store. CANDIDATE "
+    "may be left out if the store has exactly one other label."
 )
 _EACH_RUN = "One argument per run, the baseline first (a run store means all its runs)"
 _SORT = (

@@ -36,8 +36,8 @@ class Changes:
     prefetch: bool = flag("FSDP: gather parameters one layer earlier.")
     perfect_overlap: bool = flag("Overlap all communication with compute (a limit, not a setting).")
     gradient_bytes: float | None = option(
-        "Bytes of gradients that one rank communicates in one step (not of the whole job), if the "
-        "capture does not record them.",
+        "Size of the gradients of one rank in bytes, if the capture does not record it: the sum of "
+        "the message sizes of one step, not the bytes on the wire.",
         "N",
     )
 

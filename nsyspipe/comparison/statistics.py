@@ -36,8 +36,8 @@ MEAN = "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 
 _METHOD = (
-    "Student t, averaged over all correlations from 0 to 0.97 of a step with the step before, "
-    "each weighted by its likelihood (AR(1), Zellner and Tiao 1964, Berger et al. 1999)"
+    "Student t with AR(1) errors, averaged over correlations of neighboring steps from 0 to 0.97, "
+    "each weighted by its likelihood (Zellner and Tiao 1964, Berger et al. 1999)"
 )
 _POOLED = f"{_METHOD}, at least as wide as by the pooled t"
 _BETWEEN = f"{_POOLED} and Welch's t of the captures' centres"

@@ -182,7 +182,7 @@ def _word_freeing(evidence: Evidence) -> Wording:
     uses_none = "uses neither" if len(causes) > 1 else "does not use it"
     advice = (
         f"Keep memory in the cache of PyTorch: remove {' and '.join(causes)}. If the program "
-        f"{uses_none}, look for a library that allocates GPU memory without PyTorch"
+        f"{uses_none}, look for a library that frees GPU memory without PyTorch"
     )
     if evidence.mean("n_failed_allocs") is None:
         advice += ", or allocations fail"

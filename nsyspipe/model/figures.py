@@ -205,8 +205,8 @@ _RUN_FIGURES = (
         short="throughput",
         meaning="1 / mean step time",
         definition=(
-            "Training steps per second: one divided by the mean step time. Only nsyspipe diff "
-            "divides by the median step time, if it compares medians."
+            "Training steps per second: one divided by the mean step time (by the median, if "
+            "nsyspipe diff compares medians)."
         ),
     ),
     Figure(

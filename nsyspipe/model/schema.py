@@ -191,9 +191,9 @@ STEPS = DescribedTable(
             "idle_blocked_ns",
             "|late \\ (data u between)| in the period of each synchronization or memory call that "
             "drained the queue. The sets are those of idle_input. The period starts with the "
-            "call. The period ends when its late time equals the duration of the call, and at the "
-            "latest this duration after the call returns. Without the call, all later launches "
-            f"would have come earlier by this duration. {_NULL_WITHOUT_CALLS}",
+            "call. D is the duration of the call. The period ends as soon as the late time in it "
+            "adds up to D, and no later than D after the call returns. Without the call, all later "
+            f"launches would have come earlier by D. {_NULL_WITHOUT_CALLS}",
             source="RUNTIME.nameId, start, end, MEMCPY",
             nullable=True,
         ),
@@ -201,7 +201,7 @@ STEPS = DescribedTable(
             "idle_dependency_ns",
             "g1 - R, with g1 and R as in idle_input. At R, the operation was already launched. "
             "From R on, the operation waited for an event of another stream, or for the GPU to "
-            "start it. This wait can be longer than 20 us.",
+            "start it.",
             source="RUNTIME",
             nullable=True,
         ),
@@ -212,16 +212,18 @@ STEPS = DescribedTable(
             "Part of idle_input in which the CPU was between two steps, probably in the data "
             "loader. Between the end of a step range and the start of the next, nsyspipe takes "
             "the longest stretch in which the thread of the steps was in no range and in no CUDA "
-            "call. Ranges around several steps do not count. The time between the ranges can be "
-            "less than 2 ms, as with steps of the optimizer. Then nsyspipe takes a stretch of at "
-            "least 2 ms between kernel launches near the start of the next step.",
+            "call. A range that contains several steps, such as an epoch, is ignored here. Step "
+            "ranges may touch each other, for example if each lasts from one optimizer.step() to "
+            "the next. If less than 2 ms lie between them, nsyspipe takes a stretch of at least 2 "
+            "ms without a launch, near the start of the next step.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
         ns(
             "idle_pause_ns",
-            "Part of idle_launch in pauses. A pause is at least 2 ms in which the CPU launched no "
-            "operation that was ready to start on the GPU. During a pause, the CPU does not load "
+            "Part of idle_launch in pauses. A pause lasts at least 2 ms. In a pause, the CPU "
+            "launches nothing that the GPU could start at once. During a pause, the CPU does not "
+            "load "
             "data and is in no synchronization or memory call. Idle time after such a call is "
             "idle_blocked, so it is no pause.",
             source="RUNTIME, NVTX_EVENTS",
@@ -239,8 +241,8 @@ STEPS = DescribedTable(
             "Upper bound on the idle time that data loading causes. An input period is a time in "
             "which the CPU gets input. From the start of each input period, nsyspipe adds up the "
             "gaps that end with a late launch. L is the length of the "
-            "input period. Gaps count until L after the end of the input period, and their sum "
-            "is at most L.",
+            "input period. Gaps count up to a time L after the end of the input period. Their sum "
+            "is limited to L.",
             source="RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
@@ -249,8 +251,8 @@ STEPS = DescribedTable(
             "Upper bound on the idle time that synchronization and memory calls cause, without "
             "the calls of blocking copies from CPU memory. From the start of each call, nsyspipe "
             "adds up the gaps that end with a late launch. D is the "
-            "duration of the call. Gaps count until D after the call returns, and their sum is "
-            "at most D. "
+            "duration of the call. Gaps count up to a time D after the call returns. Their sum is "
+            "limited to D. "
             f"{_NULL_WITHOUT_CALLS}",
             source="RUNTIME",
             nullable=True,
@@ -641,13 +643,12 @@ HOST_LINES = DescribedTable(
     name="host_lines",
     summary="One row per rank and line of its main thread.",
     doc=(
-        "One row per rank, frame, and line or function of Python that has samples in summary "
-        "steps. Samples are of the main thread, except in rows with frame lock_holder. A sample "
-        "counts in several rows. To add up samples, use only the rows with frame "
+        "One row per rank, kind of row (frame), and line or function of Python that has samples in "
+        "summary steps. Samples are of the main thread, except in rows with frame lock_holder. A "
+        "sample counts in several rows. To add up samples, use only the rows with frame "
         "program, or only the rows with frame innermost. Only samples in idle time "
-        "that the CPU causes show why the GPU waited. Rows are sorted by rank, frame and number of "
-        "samples in idle time, largest first. There are no rows without samples "
-        "(nsys profile --python-sampling=true), or if the main thread is not known."
+        "that the CPU causes show why the GPU waited. The table is empty if nsys did not sample "
+        "Python (--python-sampling=true), or if the main thread is not known."
     ),
     key=("rank", "frame", "n_idle_samples", "n_samples", "file", "line"),
     columns=(
@@ -657,11 +658,11 @@ HOST_LINES = DescribedTable(
             "Kind of the row, one of six values. (1) program: the innermost line of the user's "
             "program. The program is all code in files, except installed packages "
             "(site-packages, dist-packages), the standard library (lib/python3.12) and PyTorch. "
-            "(2) innermost: the innermost line of all code. (3) let_go: a line of samples that "
-            "came late because the main thread held Python's lock (GIL). The thread held the lock "
-            "after the line after_line. It released the lock at this line, or in code that this "
-            "line calls. (4) lock_holder: as let_go, but of another Python thread, while the "
-            "launching thread waited for the lock. A process with several other Python threads "
+            "(2) innermost: the innermost line of all code. (3) let_go: the line at which the "
+            "main thread released Python's lock (GIL), so that nsys could take delayed samples. "
+            "The code that held the lock ran between the line after_line and this line. (4) "
+            "lock_holder: as let_go, but of another Python thread, while the launching thread "
+            "waited for the lock. A process with several other Python threads "
             "has no rows of lock_holder. (5) call: a line of the program that called other code "
             "of the program. (6) function: a function of the program. Rows of call and function "
             "count all samples that have the call or the function in their stack.",
@@ -697,8 +698,8 @@ HOST_LINES = DescribedTable(
         text("function", "Function of the line", source=_SAMPLES),
         text(
             "after_file",
-            "File of a line that ran before the thread held Python's lock (GIL): the line of the "
-            f"thread's last sample before. The name has the form of file. {_NO_LINE_BEFORE}",
+            "File of the thread's last sample before it held Python's lock (GIL), written as in "
+            f"the column file. {_NO_LINE_BEFORE}",
             source=_SAMPLES,
             nullable=True,
         ),
@@ -773,7 +774,8 @@ COLLECTIVES = DescribedTable(
         "One row per communication operation that belongs to a step: a collective on one rank. "
         "The k-th operation of a communicator in a step is the same collective on all ranks of "
         "the communicator. If NCCL's payloads have operationId, nsyspipe uses this number "
-        "instead of k. Sends and receives are always matched by k."
+        "instead of k, unless most operations lack it or the numbers of ranks contradict each "
+        "other. Sends and receives are always matched by k."
     ),
     key=("step", "seq", "rank"),
     columns=(
@@ -1737,8 +1739,8 @@ COUNTER_BARS = DescribedTable(
         ns("end_ns", "End in aligned time, clipped to the window of the rank", source="derived"),
         ns(
             "sampled_ns",
-            "Part of the bar in which the counter with most samples was sampled. In the table "
-            "counters, sampled is the part that all counters have.",
+            "Part of the bar in which the counter that was sampled longest was sampled. In the "
+            "table counters, this column counts only time in which every counter was sampled.",
             source="GPU_METRICS",
         ),
         *(_counted_percent(name, meaning) for name, meaning in _COUNTED.items()),

@@ -490,7 +490,7 @@ def _held_text(held: Mapping[str, Any]) -> str:
     """Return which code ran while a thread held Python's lock, and where to look for the reason."""
     first = f"{held['after_file']}:{held['after_line']}"
     last = f"{held['file']}:{held['line']}"
-    counts = f"in {_part_text(held)} samples that this lock delayed"
+    counts = f"in {_part_text(held)} samples that came late because of the lock"
     if first == last:
         return f"the code at {first} {counts}. {_LOOK_AT_LINE}"
     if _is_in_next_pass(held):

@@ -279,8 +279,8 @@ def _rank_notes(run: Run) -> Iterator[str]:
         yield f"Ranks are balanced: no part differs by more than {most} between ranks."
         if overview.do_waits_differ(run):
             yield (
-                "Wait time is none of these parts. It differs more, but most of it overlaps with "
-                "compute."
+                "Wait time is not one of these parts. It differs more between ranks, but most of "
+                "it overlaps with compute."
             )
 
 

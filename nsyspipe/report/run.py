@@ -94,8 +94,8 @@ _ALLOCS_ARE_NOT_SYNC = (
     "there, and not in sync-bound."
 )
 _WAITS_AND_DELAYS = (
-    "wait is a sum over all collectives of a step. delay caused counts only the longest "
-    "delay of each step, for the rank that caused it. Both are means over the steps used."
+    "wait adds up all collectives of a step. delay caused counts only the longest delay of each "
+    "step, for the rank that caused it. The table has the mean of both over the steps used."
 )
 _PHASE_CPU = OTHER_FIGURES["phase_host"]
 _PHASE_GPU = OTHER_FIGURES["phase_device"]

@@ -561,7 +561,7 @@ def _nccl_ranges(report: Examined) -> Answer:
     if n_ranges:
         # A single rank calls NCCL too, although NCCL then launches no kernels.
         is_alone = report.sends_nothing and report.counts.rows[versions.KERNEL] > 0
-        noun = "ranges (one rank needs no NCCL kernels)" if is_alone else "ranges"
+        noun = "ranges, no NCCL kernels (normal for a run with one rank)" if is_alone else "ranges"
         return _have(n_ranges, noun)
     if report.replays_communication:
         return _size_gap("replayed")

@@ -341,7 +341,7 @@ class Run(NamedTables, ABC):
     @property
     @abstractmethod
     def has_peer_records(self) -> bool:
-        """Whether the run has a file of NCCL Inspector, which may have no sends or receives."""
+        """Whether the run has a file of NCCL Inspector, even if it has no sends or receives."""
 
     @property
     @abstractmethod

@@ -1,6 +1,5 @@
 """What the tests of built reports share: hand-computed figures, looser schemas, edits in SQL."""
 
-import functools
 import sqlite3
 from contextlib import closing
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model import schema
-from nsyspipe.run.run import Run
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, steady_rank
 
 # A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
@@ -188,7 +186,6 @@ def finding(number):
 
 
 def run_of_steps(steps):
-    """Return a run that has nothing but a table of steps, of which it uses what every run uses."""
-    run = SimpleNamespace(steps=lambda: steps)
-    run.breakdown = functools.partial(Run.breakdown, run)
-    return run
+    """Return a run that has nothing but a table of steps, and uses its summary steps."""
+    summary_steps = steps.filter(steps["in_summary"])
+    return SimpleNamespace(steps=lambda: steps, breakdown=lambda: summary_steps)
