@@ -196,10 +196,9 @@ def _fixes(capabilities: Iterable[Capability], max_names: int) -> Iterator[tuple
 def _fix_with_joint_trace(capability: Capability, capabilities: Iterable[Capability]) -> str:
     """Return the fix of a capability, with one ``--trace`` value for all fixes of its reports.
 
-    `capabilities` are all that reports of the run lack.
-
-    Otherwise a user who follows two fixes would undo one with the other. What nsyspipe does not use
-    adds no values to the other fixes.
+    With several values, a user who follows two fixes would undo one with the other. `capabilities`
+    are all that reports of the run lack. Those that nsyspipe does not use add no values to the
+    fixes of others.
     """
     fix = capability.fix or ""
     events: dict[str, None] = {}

@@ -590,8 +590,8 @@ def _why_undecided(row: Row) -> str:
 def _speed(row: Row, *, peer: str) -> str:
     """Return a speed-up with its interval: ``1.12x the mean speed of ddp (1.11 to 1.13)``.
 
-    If two decimals do not distinguish the
-    speed-up from both ends of the interval, there are three decimals.
+    If two decimals do not distinguish the speed-up from both ends of the interval, there are three
+    decimals.
     """
     speedup = row["peer_speedup"]
     low = row["peer_speedup_low"]
